@@ -1,0 +1,81 @@
+"""The ``msprobe`` command. Thin: each command reads its arguments, calls one library function and prints the result.
+
+Exit codes of every command: 0 fine, 1 differences found, 2 bad input with one message on stderr. Commands import
+what they need when they run, so that ``msprobe --help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from msprobe.core.errors import MsprobeError
+
+EXIT_BAD_INPUT = 2
+
+app = typer.Typer(
+    help="Record what flows through a model and find the first place where two runs part.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+config_app = typer.Typer(help="Check or write a configuration file.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+
+@config_app.command("check")
+def config_check(
+    file: Annotated[Path, typer.Argument(help="The config.json to check.")],
+    framework: Annotated[
+        str,
+        typer.Option(
+            help="For whom: any, pytorch, mindspore, mindspore/dynamic, mindspore/static, mindspore/O0|O1|O2."
+        ),
+    ] = "any",
+) -> None:
+    """Check a configuration file and name everything that is wrong with it.
+
+    Example: msprobe config check config.json --framework pytorch
+    """
+    from msprobe.core.config_report import check_report  # noqa: PLC0415
+
+    report = check_report(file, framework)
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(report.text)
+
+
+@config_app.command("new")
+def config_new(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("config.json"),
+    task: Annotated[str, typer.Option(help="The task whose keys the file gets.")] = "statistics",
+    dump_path: Annotated[str, typer.Option(help="Folder that dumps are written to.")] = "./msprobe_dump",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a starting configuration file, and explain its keys on stdout (JSON has no comments).
+
+    Example: msprobe config new config.json --task tensor
+    """
+    from msprobe.core.config_report import write_starting_config  # noqa: PLC0415
+
+    typer.echo(write_starting_config(file, task, dump_path, force=force))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of the process.
+    """
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="msprobe")
+    except MsprobeError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)

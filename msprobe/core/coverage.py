@@ -1,0 +1,59 @@
+"""What was seen and not recorded, and why: counted while capturing, written as ``coverage.json``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+
+class Coverage:
+    """Counts of one step. Hot counters are plain attributes.
+
+    Attributes
+    ----------
+    low_risk, filtered : int
+        API calls left out by ``risk_level``; calls left out by ``scope`` or ``list``.
+    recomputed : int
+        Calls that activation checkpointing repeated.
+    not_recorded : Counter
+        Other calls by reason.
+    notes : dict
+        Facts about the run, e.g. which kernels measured.
+    """
+
+    __slots__ = ("filtered", "low_risk", "not_recorded", "notes", "recomputed")
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new step."""
+        self.low_risk = 0
+        self.filtered = 0
+        self.recomputed = 0
+        self.not_recorded: Counter[str] = Counter()
+
+    def report(self, null_statistics: Mapping[str, int], kernels: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of ``coverage.json``, apart from what the writer adds (records, bytes, failures).
+
+        Parameters
+        ----------
+        null_statistics : mapping of str to int
+            How often a statistic is null, by reason.
+        kernels : mapping
+            Which kernels measured, and how often.
+        """
+        skipped = {
+            "LOW risk API (see risk_level)": self.low_risk,
+            "filtered by scope or list": self.filtered,
+            **self.not_recorded,
+        }
+        return {
+            "not_recorded": {reason: count for reason, count in skipped.items() if count},
+            "recomputed_calls": self.recomputed,
+            "null_statistics": dict(null_statistics),
+            "kernels": dict(kernels),
+            "notes": dict(self.notes),
+        }

@@ -1,0 +1,146 @@
+"""The one grammar of record names, and the counters that make them unique within a step.
+
+API     ``Prefix.name.index.forward|backward``            ``Functional.linear.0.forward``
+module  ``Module.path.Class.forward|backward.index``      ``Module.layers.0.mlp.MLP.forward.0``
+params  ``Module.path.Class.parameters_grad.index``       ``Module.fc1.Linear.parameters_grad.0``
+
+A ``#tag`` may follow: ``#recompute`` marks a call repeated by activation checkpointing, ``#2`` a second backward
+pass over the same graph. Tagged records are additional; a reader that looks for untagged names never meets them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["forward", "backward", "parameters_grad"]
+
+FORWARD: Direction = "forward"
+BACKWARD: Direction = "backward"
+PARAMETERS_GRAD: Direction = "parameters_grad"
+
+MODULE_PREFIXES = ("Module", "Cell")
+
+_API = re.compile(r"(?P<prefix>[^.#]+)\.(?P<path>[^#]+)\.(?P<index>\d+)\.(?P<direction>forward|backward)(?:#(?P<tag>.+))?")
+_MODULE = re.compile(
+    r"(?P<prefix>Module|Cell)\.(?:(?P<path>.+)\.)?(?P<cls>[^.]+)"
+    r"\.(?P<direction>forward|backward|parameters_grad)\.(?P<index>\d+)(?:#(?P<tag>.+))?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordName:
+    """A record name taken apart.
+
+    Attributes
+    ----------
+    prefix : str
+        ``Functional``, ``Tensor``, ``Module``, ...
+    path : str
+        API name (``linalg.norm``) or dotted module path (``layers.0.mlp``; empty for a root).
+    cls : str
+        Class name of a module, empty for an API.
+    direction : {"forward", "backward", "parameters_grad"}
+    index : int
+        How many calls of the same API or module came before in the step.
+    tag : str
+        Text after ``#``: ``"recompute"``, ``"2"``, or empty.
+    """
+
+    prefix: str
+    path: str
+    cls: str
+    direction: Direction
+    index: int
+    tag: str = ""
+
+    @property
+    def is_module(self) -> bool:
+        """Whether this names a module (PyTorch) or cell (MindSpore) call rather than an API call."""
+        return self.prefix in MODULE_PREFIXES
+
+    def __str__(self) -> str:
+        base = f"{self.prefix}.{self.path}" if self.path else self.prefix
+        if self.is_module:
+            text = f"{base}.{self.cls}.{self.direction}.{self.index}"
+        else:
+            text = f"{base}.{self.index}.{self.direction}"
+        return f"{text}#{self.tag}" if self.tag else text
+
+
+def parse_name(text: str) -> RecordName | None:
+    """Take a full record name apart.
+
+    Parameters
+    ----------
+    text : str
+        A full name such as ``"Tensor.add.1.forward"`` or ``"Module.fc2.Linear.backward.0"``.
+
+    Returns
+    -------
+    RecordName or None
+        None when the text does not follow the grammar.
+    """
+    if text.startswith(("Module.", "Cell.")):
+        match = _MODULE.fullmatch(text)
+    else:
+        match = _API.fullmatch(text)
+    if match is None:
+        return None
+    part = match.groupdict()
+    direction: Direction = part["direction"]
+    return RecordName(
+        part["prefix"], part["path"] or "", part.get("cls") or "", direction, int(part["index"]), part["tag"] or ""
+    )
+
+
+class CallName:
+    """Names of one call: formatted once, when first needed.
+
+    ``base`` is ``Prefix.name`` or ``Module.path.Class``. A hot-path object: plain slots, no dataclass machinery.
+    """
+
+    __slots__ = ("base", "index", "module", "tag")
+
+    def __init__(self, base: str, index: int, *, module: bool = False, tag: str = "") -> None:
+        self.base = base
+        self.index = index
+        self.module = module
+        self.tag = tag
+
+    @property
+    def forward(self) -> str:
+        """Name of the forward record, with its tag."""
+        text = f"{self.base}.forward.{self.index}" if self.module else f"{self.base}.{self.index}.forward"
+        return f"{text}#{self.tag}" if self.tag else text
+
+    def backward(self, nth: int = 1) -> str:
+        """Name of the backward record of the ``nth`` backward pass over this call's graph (1-based)."""
+        text = f"{self.base}.backward.{self.index}" if self.module else f"{self.base}.{self.index}.backward"
+        return text if nth == 1 else f"{text}#{nth}"
+
+
+class Counters:
+    """Call counters of one step, one per API or module name."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def take(self, base: str) -> int:
+        """Return the index of the next call named ``base`` and count it."""
+        index = self._next.get(base, 0)
+        self._next[base] = index + 1
+        return index
+
+    def give_back(self, base: str, index: int) -> None:
+        """Undo :meth:`take` for a call that failed, unless another call of the same name came in between."""
+        if self._next.get(base) == index + 1:
+            self._next[base] = index
+
+    def reset(self) -> None:
+        """Start a new step: every name counts from 0 again."""
+        self._next.clear()

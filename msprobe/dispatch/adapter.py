@@ -1,0 +1,159 @@
+"""PyTorch side of a session: which hooks a level installs, and how they are taken away again."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from msprobe.core.config_record import Config
+from msprobe.core.errors import LifecycleError
+from msprobe.core.risk import LOWEST_RECORDED, Risk
+from msprobe.dispatch.api_mode import ApiMode
+from msprobe.dispatch.api_table import ApiTable
+from msprobe.dispatch.capture import Capture
+from msprobe.dispatch.engine import EngineEntry
+from msprobe.dispatch.modules import ModuleHooks
+from msprobe.dispatch.parameter_gradients import ParameterGradients
+from msprobe.store import StepWriter
+
+
+class PytorchAdapter:
+    """Installs what the configured level needs.
+
+    Parameters
+    ----------
+    config : Config
+
+    Raises
+    ------
+    LifecycleError
+        From :meth:`models_of`, when a level that records modules gets no module.
+    """
+
+    framework = "pytorch"
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.capture = Capture(config)
+        self._records_modules = config.level in ("L0", "mix")
+        self._mode: ApiMode | None = None
+        if config.level in ("L1", "mix"):
+            by_name = bool(config.scope or config.list)
+            lowest = Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level]
+            self._mode = ApiMode(self.capture, ApiTable(), lowest)
+        self._engine = EngineEntry(self._mode, self.capture.threads) if self._mode is not None else None
+        self._modules = ModuleHooks(self.capture, self._mode)
+        self._parameters = ParameterGradients(self.capture)
+        self._optimizer_hooks: list[Any] = []
+        _silence_in_child(self.capture)
+
+    def models_of(self, model: Any) -> Sequence[torch.nn.Module]:
+        """Return the root modules in ``model`` (a module, or a list or tuple of modules)."""
+        roots = model if isinstance(model, (list, tuple)) else [] if model is None else [model]
+        wrong = [root for root in roots if not isinstance(root, torch.nn.Module)]
+        if wrong:
+            raise LifecycleError(
+                f"start(model=...): expected a torch.nn.Module or a list of them, not {type(wrong[0]).__name__}"
+            )
+        if self._records_modules and not roots:
+            raise LifecycleError(
+                f'level "{self._config.level}" records modules: call start(model=...) with a torch.nn.Module '
+                "or a list of them"
+            )
+        return list(roots)
+
+    def rank(self) -> int | None:
+        """Rank in the default process group, None before it is initialised."""
+        return torch.distributed.get_rank() if _distributed() else None
+
+    def world_size(self) -> int | None:
+        """Size of the default process group, None before it is initialised."""
+        return torch.distributed.get_world_size() if _distributed() else None
+
+    def writer_options(self) -> dict[str, Any]:
+        """How this adapter's records are turned into text."""
+        config = self._config
+        return {
+            "tensors": config.task == "tensor" or bool(config.tensor_list),
+            "render_stack": self.capture.stacks.render,
+            "resolve": self.capture.encoder.resolve,
+        }
+
+    def open_step(self, writer: StepWriter) -> None:
+        """Record into ``writer`` from now on."""
+        self.capture.writer = writer
+
+    def close_step(self) -> Mapping[str, Any]:
+        """Emit what waits, restart names; returns the coverage of the step."""
+        report = self.capture.close_step()
+        self.capture.writer = None
+        return report
+
+    def report(self) -> Mapping[str, Any]:
+        """Coverage of the open step."""
+        return self.capture.report()
+
+    def attach(self, models: Sequence[torch.nn.Module]) -> None:
+        """Install the hooks and the mode of the level."""
+        threads = self.capture.threads
+        threads.modules.clear()
+        threads.phase = None
+        if self._records_modules:
+            self._modules.record(models)
+            self._parameters.record(models)
+        elif self.capture.keeps_stacks:
+            self._modules.follow()
+        if self._config.level == "mix":
+            self._optimizer_hooks = [
+                register_optimizer_step_pre_hook(self._optimizer_begins),
+                register_optimizer_step_post_hook(self._optimizer_ends),
+            ]
+        self.capture.running = True
+        if self._mode is not None and self._engine is not None:
+            self._engine.attach()
+            self._mode.enter_thread()
+
+    def detach(self) -> None:
+        """Remove every hook and the mode."""
+        self.capture.running = False
+        if self._mode is not None and self._engine is not None:
+            self._mode.leave_thread()
+            self._engine.detach()
+        self._modules.remove()
+        self._parameters.remove()
+        for handle in self._optimizer_hooks:
+            handle.remove()
+        self._optimizer_hooks.clear()
+        self.capture.threads.modules.clear()
+
+    @property
+    def mode(self) -> ApiMode | None:
+        """The function mode while it records in this thread."""
+        return self._mode if self.capture.running and self.capture.threads.has_mode else None
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        self.capture.threads.phase = "optimizer"
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        self.capture.threads.phase = None
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _silence_in_child(capture: Capture) -> None:
+    """A forked child (DataLoader worker) inherits the mode; it must not record."""
+    alive = weakref.ref(capture)
+
+    def silence() -> None:
+        found = alive()
+        if found is not None:
+            found.running = False
+
+    os.register_at_fork(after_in_child=silence)

@@ -1,0 +1,207 @@
+"""See every torch function call of a thread, whatever name it was imported under, without replacing anything."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from msprobe.core.risk import Risk
+from msprobe.dispatch.api_table import Api, ApiTable
+from msprobe.dispatch.call_site import CallSites, calling_frame
+from msprobe.dispatch.capture import Capture
+
+_NO_KWARGS: Mapping[str, Any] = {}
+_DisableTorchFunction = torch._C.DisableTorchFunction
+_LOW_RISK = Api("", "low risk")
+
+
+class ApiMode(TorchFunctionMode):
+    """Record the outermost API of each Python call (levels L1 and mix).
+
+    torch takes the mode off its stack while a call is handled, so what an API calls inside stays hidden. Only its
+    entry into the autograd engine puts it back (:mod:`msprobe.dispatch.engine`).
+
+    Parameters
+    ----------
+    capture : Capture
+    table : ApiTable
+    lowest : Risk
+        APIs of a lower risk class are left out.
+    """
+
+    def __init__(self, capture: Capture, table: ApiTable, lowest: Risk) -> None:
+        super().__init__()
+        self._capture = capture
+        self._table = table
+        self._lowest = lowest
+        self._sites = CallSites()
+        self._wanted: dict[Any, Api | None] = {}
+
+    def enter_thread(self) -> None:
+        """Put the mode on this thread's stack."""
+        if not self._capture.threads.has_mode:
+            self.__enter__()
+            self._capture.threads.has_mode = True
+
+    def leave_thread(self) -> None:
+        """Take the mode off this thread's stack, also from under modes that were entered later."""
+        if self._capture.threads.has_mode:
+            lift_mode(self)
+            self._capture.threads.has_mode = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run ``func`` and record the call if it is wanted."""
+        if torch.compiler.is_compiling():
+            return func(*args, **(kwargs or _NO_KWARGS))
+        try:
+            api = self._wanted[func]
+        except (KeyError, TypeError):
+            api = self._classify(func)
+        if api is None or not self._capture.running:
+            return func(*args, **(kwargs or _NO_KWARGS))
+        if api is _LOW_RISK:
+            self._capture.coverage.low_risk += 1
+            return func(*args, **(kwargs or _NO_KWARGS))
+        if api.transparent and not kwargs and hasattr(func, "__wrapped__"):
+            with self:
+                return func.__wrapped__(*args)
+        return self.call(api, func, args, kwargs or _NO_KWARGS)
+
+    def _classify(self, func: Any) -> Api | None:
+        try:
+            api: Api | None = self._table.find(func)
+        except TypeError:  # an unhashable callable
+            return None
+        assert api is not None  # noqa: S101 - find always names
+        if api.ignored or api.engine:
+            api = None
+        elif api.risk < self._lowest and not api.at_site:
+            api = _LOW_RISK
+        self._wanted[func] = api
+        return api
+
+    def call(self, api: Api, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run ``func`` as a recorded call of ``api``."""
+        capture = self._capture
+        with _DisableTorchFunction():
+            try:
+                frame = calling_frame(2)
+                if api.at_site:
+                    api = self._sites.resolve(api, frame, args)
+                opened = capture.begin(api.base, args, kwargs, frame) if api.risk >= self._lowest else None
+            except Exception as error:  # noqa: BLE001 - hook boundary
+                opened = None
+                capture.failed(f"inputs of {api.base}", error)
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            if opened is not None:
+                self._abort(opened, error)
+            raise
+        if opened is not None:
+            with _DisableTorchFunction():
+                try:
+                    capture.end(opened, output)
+                except Exception as error:  # noqa: BLE001 - hook boundary
+                    capture.failed(f"outputs of {api.base}", error)
+        return output
+
+    def _abort(self, opened: Any, error: BaseException) -> None:
+        with _DisableTorchFunction():
+            try:
+                self._capture.abort(opened, error)
+            except Exception as failure:  # noqa: BLE001 - hook boundary
+                self._capture.failed(f"failed call of {opened.call.base}", failure)
+
+
+class CustomApis:
+    """Functions that the user registered by hand (``register_custom_api``)."""
+
+    def __init__(self) -> None:
+        self._originals: dict[tuple[int, str], tuple[Any, Callable[..., Any]]] = {}
+
+    def register(self, module: Any, name: str, prefix: str | None, active: Callable[[], ApiMode | None]) -> None:
+        """Wrap ``module.name`` so that its calls are recorded as ``{prefix or module.__name__}.name``.
+
+        Parameters
+        ----------
+        module : module or class
+            Holder of the function.
+        name : str
+        prefix : str, optional
+        active : callable
+            Returns the mode to record with, or None when nothing is recorded now.
+
+        Raises
+        ------
+        AttributeError
+            If ``module`` has no such attribute.
+        """
+        key = (id(module), name)
+        if key in self._originals:
+            return
+        function = getattr(module, name)
+        api = Api(prefix or getattr(module, "__name__", type(module).__name__), name)
+        api.risk = Risk.CORE
+
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            mode = active()
+            if mode is None:
+                return function(*args, **kwargs)
+            with hidden(mode):
+                return mode.call(api, function, args, kwargs)
+
+        self._originals[key] = (module, function)
+        setattr(module, name, recorded)
+
+    def restore(self, module: Any, name: str) -> None:
+        """Put the original function back; nothing happens if it was not registered."""
+        kept = self._originals.pop((id(module), name), None)
+        if kept is not None:
+            setattr(module, name, kept[1])
+
+
+class hidden:  # noqa: N801 - used like a function
+    """While inside, calls are not seen by ``mode``: what a recorded function calls belongs to it."""
+
+    def __init__(self, mode: ApiMode) -> None:
+        self._mode = mode
+        self._lifted: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._lifted = lift_mode(self._mode)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._lifted:
+            put_back(self._lifted)
+
+
+def lift_mode(mode: TorchFunctionMode) -> list[Any]:
+    """Take ``mode`` off this thread's stack, wherever it lies. Returns what :func:`put_back` needs to restore it."""
+    above: list[Any] = []
+    stack = torch.overrides._get_current_function_mode_stack()
+    if mode not in stack:
+        return []
+    while torch._C._len_torch_function_stack():
+        top = torch.overrides._pop_mode()
+        above.append(top)
+        if top is mode:
+            break
+    for other in reversed(above[:-1]):
+        torch.overrides._push_mode(other)
+    return above
+
+
+def put_back(lifted: list[Any]) -> None:
+    """Undo :func:`lift_mode`."""
+    for _ in lifted[:-1]:
+        torch.overrides._pop_mode()
+    for mode in reversed(lifted):
+        torch.overrides._push_mode(mode)

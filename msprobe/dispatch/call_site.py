@@ -1,0 +1,158 @@
+"""Who called: the user's instruction behind a torch function call.
+
+torch reports ``a + b`` and ``a.add(b)`` as the same function, and ``F.conv2d`` and ``torch.conv2d`` are one object. The
+bytecode of the calling instruction tells them apart. It is read once per instruction: results are cached by
+(code object, offset), so the cost in a training loop is one dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from msprobe.dispatch.api_table import OPERATORS, REFLECTED, Api
+
+_HANDLE_TORCH_FUNCTION = torch.overrides.handle_torch_function.__code__
+_BOOLEAN_DISPATCH = torch.nn.functional.max_pool2d.__code__
+_PLAIN_LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK"})
+
+
+def calling_frame(depth: int) -> FrameType:
+    """The frame that contains the API call, seen from inside ``__torch_function__``.
+
+    Skips torch's own plumbing: ``handle_torch_function`` together with the Python function that called it, and the
+    ``__torch_function__`` of a mode that lies on top of ours (``with torch.device(...)``).
+
+    Parameters
+    ----------
+    depth : int
+        Frames between the caller of this function and ``__torch_function__``'s own caller.
+    """
+    frame = sys._getframe(depth + 1)
+    code = frame.f_code
+    while True:
+        if code is _HANDLE_TORCH_FUNCTION:
+            frame = _outer(_outer(frame))
+        elif code.co_name == "__torch_function__":
+            frame = _outer(frame)
+        else:
+            return frame
+        code = frame.f_code
+
+
+def _outer(frame: FrameType) -> FrameType:
+    return frame.f_back or frame
+
+
+class CallSites:
+    """Final names of functions that look alike to torch, by calling instruction."""
+
+    def __init__(self) -> None:
+        self._resolved: dict[tuple[int, int, int], Api] = {}
+        self._kept: list[object] = []  # code objects and Apis whose id is a key must stay alive
+        self._instructions: dict[CodeType, list[dis.Instruction]] = {}
+
+    def resolve(self, api: Api, frame: FrameType, args: tuple[Any, ...]) -> Api:
+        """The API that the instruction ``frame`` is executing stands for.
+
+        Parameters
+        ----------
+        api : Api
+            What the function object alone says (``api.at_site`` is set).
+        frame : FrameType
+            Frame of the call, from :func:`calling_frame`.
+        args : tuple
+            Positional arguments of the call, to tell ``1 + a`` from ``a + 1``.
+        """
+        code = frame.f_code
+        key = (id(code), frame.f_lasti, id(api))
+        found = self._resolved.get(key)
+        if found is None:
+            found = self._resolved[key] = self._decide(api, frame, args)
+            self._kept += (code, api)
+        return found
+
+    def _decide(self, api: Api, frame: FrameType, args: tuple[Any, ...]) -> Api:
+        if frame.f_code is _BOOLEAN_DISPATCH:
+            return api.renamed(api.name.removesuffix("_with_indices"))
+        at = self._position(frame)
+        if at is None:
+            return api
+        instructions, index = at
+        if api.operator:
+            return self._operator(api, instructions, index, frame, args)
+        if api.other is not None and _loaded_from_torch(instructions, index, frame, api.name):
+            return api.other
+        return api
+
+    def _position(self, frame: FrameType) -> tuple[list[dis.Instruction], int] | None:
+        code = frame.f_code
+        instructions = self._instructions.get(code)
+        if instructions is None:
+            instructions = self._instructions[code] = list(dis.get_instructions(code))
+        for index, instruction in enumerate(instructions):
+            if instruction.offset == frame.f_lasti:
+                return instructions, index
+        return None
+
+    @staticmethod
+    def _operator(
+        api: Api, instructions: list[dis.Instruction], index: int, frame: FrameType, args: tuple[Any, ...]
+    ) -> Api:
+        opname = instructions[index].opname
+        if opname == "COMPARE_OP":  # `1 > a` runs a < 1: the function names the comparison, not the symbol
+            return api.renamed(f"__{api.name}__")
+        symbol = {"UNARY_NEGATIVE": "unary -", "UNARY_POSITIVE": "unary +"}.get(opname, instructions[index].argrepr)
+        function, dunder = OPERATORS.get(symbol, ("", ""))
+        if function != api.name or not (opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
+            return api
+        scalar = len(args) > 1 and not isinstance(args[1], torch.Tensor)
+        if dunder in REFLECTED and scalar and _tensor_is_right_operand(instructions, index, frame, args[0]):
+            dunder = REFLECTED[dunder]
+        return api.renamed(dunder)
+
+
+def _loaded_from_torch(instructions: list[dis.Instruction], index: int, frame: FrameType, name: str) -> bool:
+    """Whether the function called at ``index`` was read as ``torch.<name>`` (not ``F.<name>``)."""
+    for at in range(index - 1, 0, -1):
+        instruction = instructions[at]
+        if instruction.argval == name and instruction.opname.startswith("LOAD_"):
+            owner = instructions[at - 1]
+            return owner.opname in ("LOAD_GLOBAL", "LOAD_NAME") and frame.f_globals.get(owner.argval) is torch
+    return False
+
+
+def _tensor_is_right_operand(instructions: list[dis.Instruction], index: int, frame: FrameType, tensor: Any) -> bool:
+    """Whether the binary operator at ``index`` has ``tensor`` on its right and a plain number on its left."""
+    right_start = _start_of_expression(instructions, index)
+    if right_start is None or right_start == 0:
+        return False
+    right, left = instructions[index - 1], instructions[right_start - 1]
+    if right.opname == "LOAD_CONST":
+        return False
+    if left.opname == "LOAD_CONST":
+        return True
+    return right_start == index - 1 and right.opname in _PLAIN_LOADS and _value_of(right, frame) is tensor
+
+
+def _start_of_expression(instructions: list[dis.Instruction], end: int) -> int | None:
+    """Index of the first instruction of the expression whose value is on top of the stack before ``end``."""
+    missing = 1
+    for at in range(end - 1, -1, -1):
+        instruction = instructions[at]
+        if instruction.is_jump_target and at != end - 1:
+            return None
+        missing -= dis.stack_effect(instruction.opcode, instruction.arg)
+        if missing == 0:
+            return at
+    return None
+
+
+def _value_of(load: dis.Instruction, frame: FrameType) -> Any:
+    if load.opname in ("LOAD_GLOBAL", "LOAD_NAME") and load.argval not in frame.f_locals:
+        return frame.f_globals.get(load.argval)
+    return frame.f_locals.get(load.argval)

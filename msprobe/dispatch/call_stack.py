@@ -1,0 +1,111 @@
+"""Where calls come from: cheap while training runs, formatted when the dump is written.
+
+A stack is kept as (code object, instruction offset) pairs; line numbers and source lines are looked up at flush time.
+The part outside the innermost running module does not change while that module runs, so it is walked once per module
+call and shared by everything inside.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+_OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_CLIP = tuple(
+    getattr(function, "__wrapped__", function).__code__
+    for function in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_)
+)
+
+
+class StackNode:
+    """One distinct stack: frames from the innermost outwards, then those of ``outer``. Compared by identity."""
+
+    __slots__ = ("codes", "in_clip_grad", "offsets", "outer")
+
+    def __init__(self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None) -> None:
+        self.codes = codes
+        self.offsets = offsets
+        self.outer = outer
+        self.in_clip_grad = any(code in codes for code in _CLIP) or (outer is not None and outer.in_clip_grad)
+
+
+class StackBook:
+    """All distinct stacks of a run."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, ...], StackNode] = {}
+        self._rendered: dict[tuple[int, int], str | None] = {}
+
+    def node(self, frame: FrameType | None, anchor: FrameType | None, outer: StackNode | None) -> StackNode | None:
+        """The stack from ``frame`` outwards.
+
+        Parameters
+        ----------
+        frame : FrameType
+            Innermost frame.
+        anchor : FrameType, optional
+            Frame of the innermost running module call; its own outside is ``outer``.
+        outer : StackNode, optional
+            Stack outside ``anchor``.
+
+        Returns
+        -------
+        StackNode or None
+            None if ``anchor`` is not on the stack: the module call it belongs to is over.
+        """
+        key = [id(outer)]
+        walked = frame
+        while walked is not None and walked is not anchor:
+            key.append(id(walked.f_code))
+            key.append(walked.f_lasti)
+            walked = walked.f_back
+        if walked is None and anchor is not None:
+            return None
+        found = self._nodes.get(tuple(key))
+        if found is None:
+            codes = tuple(step.f_code for step in _walk(frame, anchor))
+            found = StackNode(codes, tuple(key[2::2]), outer)  # keeps the codes alive, so their ids stay theirs
+            self._nodes[tuple(key)] = found
+        return found
+
+    def render(self, node: StackNode | None) -> list[str]:
+        """Format a stack, innermost frame first; frames of this package are left out."""
+        lines = []
+        while node is not None:
+            for code, offset in zip(node.codes, node.offsets, strict=True):
+                line = self._line(code, offset)
+                if line is not None:
+                    lines.append(line)
+            node = node.outer
+        return lines
+
+    def _line(self, code: CodeType, offset: int) -> str | None:
+        key = (id(code), offset)
+        if key not in self._rendered:
+            self._rendered[key] = _format_frame(code, offset)
+        return self._rendered[key]
+
+
+def _walk(frame: FrameType | None, anchor: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None and frame is not anchor:
+        yield frame
+        frame = frame.f_back
+
+
+def _line_number(code: CodeType, offset: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _format_frame(code: CodeType, offset: int) -> str | None:
+    if code.co_filename.startswith(_OWN_FOLDER):
+        return None
+    number = _line_number(code, offset)
+    source = linecache.getline(code.co_filename, number).strip()
+    return f"File {code.co_filename}, line {number}, in {code.co_name}, \n {source}"

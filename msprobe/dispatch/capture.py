@@ -1,0 +1,274 @@
+"""Turn calls into records: the one mechanism behind every level.
+
+An API call and a module call are begun, ended or aborted here; their gradients arrive through :mod:`msprobe.dispatch.spans`.
+Everything in this file runs inside the user's step: strings are built once, stacks are kept as offsets, and what can wait
+waits for the writer's flush. Callers hold ``torch._C.DisableTorchFunction()``, so nothing here is itself captured.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from msprobe.core.config_record import Config
+from msprobe.core.coverage import Coverage
+from msprobe.core.names import CallName, Counters
+from msprobe.core.selection import ALL, NOTHING, Selection
+from msprobe.dispatch.call_stack import StackBook, StackNode
+from msprobe.dispatch.gradient_edges import InputEdges, plan_span
+from msprobe.dispatch.open_call import OpenCall
+from msprobe.dispatch.recompute import Recomputation
+from msprobe.dispatch.spans import GradientWatch
+from msprobe.dispatch.tensor_leaves import tensor_leaves
+from msprobe.dispatch.thread_state import ThreadState
+from msprobe.measure.backends import counts
+from msprobe.measure.encode import ValueEncoder
+from msprobe.store import StepWriter
+
+_LOG = logging.getLogger("msprobe")
+_sequence = torch._C._autograd._get_sequence_nr
+_MODULE_LEVELS = ("L0", "mix")
+
+
+class Capture:
+    """Records of one debugger, step after step.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    running : bool
+        Between start and stop of a step that is wanted.
+    writer : StepWriter or None
+        Of the open step.
+    epoch : int
+        Number of steps closed so far. Hooks of an earlier epoch do nothing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.running = False
+        self.writer: StepWriter | None = None
+        self.epoch = 0
+        self.level = config.level
+        self.selection = Selection(
+            config.list, config.scope, config.tensor_list, expand_modules=config.level == "mix"
+        )
+        self.coverage = Coverage()
+        self.threads = ThreadState()
+        self.stacks = StackBook()
+        self.counters = Counters()
+        self.recomputation = Recomputation()
+        self.gradients = GradientWatch(self)
+        self.data_mode = config.data_mode
+        self._values = config.task != "structure"
+        self._tensors = config.task == "tensor"
+        self._some_tensors = bool(config.tensor_list)
+        self.saves_tensors = self._tensors or self._some_tensors
+        self.keeps_stacks = config.extra_info
+        self._hierarchy = config.extra_info and config.level in _MODULE_LEVELS
+        self.encoder = ValueEncoder(
+            task=config.task,
+            summary_mode=config.summary_mode,
+            precision=config.precision,
+            write_tensor=self._write_tensor,
+        )
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, base: str, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType | None, module: Any = None
+    ) -> OpenCall | None:
+        """A call begins: name it, decide about it, record its inputs as they are before it runs.
+
+        Parameters
+        ----------
+        base : str
+            ``Prefix.name`` or ``Module.path.Class``.
+        args, kwargs
+            Arguments of the call.
+        frame : FrameType or None
+            The calling frame.
+        module : nn.Module, optional
+            The module, if this is a module call.
+
+        Returns
+        -------
+        OpenCall or None
+            None when an API call is not recorded. A module call is always returned: calls inside need it as parent.
+        """
+        call = self.recomputation.name(base, self.counters.take, module=module is not None)
+        if call.tag:
+            self.coverage.recomputed += 1
+        modules = self.threads.modules
+        inner = modules[-1] if modules else None
+        opened = OpenCall(call, inner.call if inner is not None else self.threads.phase)
+        opened.module = module
+        if self.selection.everything:
+            opened.choice = ALL
+        else:
+            enclosing = inner.expansion if inner is not None else NOTHING
+            opened.choice, opened.expansion = self.selection.enter(call, enclosing)
+        watched = self.data_mode.backward and self.selection.may_record_backward(opened.choice)
+        if not (opened.choice.forward or watched):
+            self.coverage.filtered += 1
+            if module is None:
+                self.selection.leave(call)
+                return None
+        if self.keeps_stacks and (opened.choice.forward or opened.choice.backward):
+            self._describe(opened, frame)
+        if self._values:
+            if opened.choice.forward and self.data_mode.forward and self.data_mode.input:
+                opened.record = self._inputs(call, args, kwargs)
+            if watched and torch.is_grad_enabled():
+                tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
+                opened.edges = InputEdges(tensors)
+                opened.since = _sequence()
+        return opened
+
+    def end(self, opened: OpenCall, output: Any) -> None:
+        """The call returned ``output``: record its outputs and watch its gradients."""
+        call = opened.call
+        if self._values:
+            if opened.choice.forward and self.data_mode.forward:
+                record = opened.record or {}
+                if self.data_mode.output:
+                    self._outputs(opened, record, output)
+                self.writer.add(call.forward, record)  # type: ignore[union-attr]
+            if opened.edges is not None:
+                outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
+                plan = plan_span(opened.edges, opened.since, outputs)
+                if plan is not None:
+                    self.gradients.watch(opened, plan, len(outputs))
+        if not self.selection.everything:
+            self.selection.leave(call)
+
+    def abort(self, opened: OpenCall, error: BaseException | None) -> None:
+        """The call raised: keep its inputs under a tagged name, and give its index to the next call."""
+        call = opened.call
+        if not call.tag:
+            self.counters.give_back(call.base, call.index)
+            call.tag = "error"
+        if self._values and opened.choice.forward and opened.record is not None:
+            if error is not None and type(error).__name__ != "_StopRecomputationError":
+                opened.record["error"] = f"{type(error).__name__}: {error}"[:500]
+            self.writer.add(call.forward, opened.record)  # type: ignore[union-attr]
+        if not self.selection.everything:
+            self.selection.leave(call)
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Something in the capture itself went wrong: the user's run goes on, the reason is kept."""
+        self.coverage.not_recorded[f"failed in the tool: {type(error).__name__} ({where})"] += 1
+        if self.writer is not None:
+            self.writer.note_failure(f"{where}: " + "".join(traceback.format_exception(error)))
+        else:
+            _LOG.warning("msprobe could not record %s: %s", where, error)
+
+    # ---- parts of a record --------------------------------------------------------------------------------------------
+
+    def wants_tensors(self, name: str) -> bool:
+        """Whether the full tensors of the record ``name`` are saved."""
+        return self._tensors or (self._some_tensors and self.selection.wants_tensors(name))
+
+    def _inputs(self, call: CallName, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        encoder = self.encoder
+        if self.saves_tensors:
+            name = call.forward
+            if self.wants_tensors(name):
+                return {
+                    "input_args": encoder.encode_sequence(args, f"{name}.input"),
+                    "input_kwargs": encoder.encode_mapping(kwargs, f"{name}.kwargs"),
+                }
+        record = {"input_args": encoder.encode_sequence(args), "input_kwargs": encoder.encode_mapping(kwargs) if kwargs else {}}
+        encoder.commit()
+        return record
+
+    def _outputs(self, opened: OpenCall, record: dict[str, Any], output: Any) -> None:
+        encoder = self.encoder
+        name = opened.call.forward
+        prefix = name if self.wants_tensors(name) else None
+        if opened.module is not None:
+            own = opened.module._parameters
+            record["parameters"] = encoder.encode_mapping(
+                {key: value for key, value in own.items() if value is not None}, prefix and f"{prefix}.parameters"
+            )
+        record["output"] = encoder.encode_sequence(_as_sequence(output), prefix and f"{prefix}.output")
+        encoder.commit()
+
+    def _describe(self, opened: OpenCall, frame: FrameType | None) -> None:
+        """Keep the stack of the call and its place in the hierarchy."""
+        name = opened.call.forward
+        node = None
+        if frame is not None:
+            node = self.stack_node(frame)
+            if node is not None and opened.choice.forward:
+                self.writer.add_stack(name, node)  # type: ignore[union-attr]
+        if self._hierarchy:
+            parent = opened.parent
+            if parent is None and node is not None and node.in_clip_grad:
+                parent = opened.parent = "clip_grad"
+            if isinstance(parent, CallName):
+                self.writer.add_parent(name, parent.forward)  # type: ignore[union-attr]
+            else:
+                if parent is not None:
+                    self.writer.add_parent(parent, None)  # type: ignore[union-attr]
+                self.writer.add_parent(name, parent)  # type: ignore[union-attr]
+
+    def stack_node(self, frame: FrameType | None) -> StackNode | None:
+        """The distinct stack from ``frame`` outwards."""
+        modules = self.threads.modules
+        while modules and frame is not None:
+            inner = modules[-1]
+            node = self.stacks.node(frame, inner.frame, inner.outer)
+            if node is not None:
+                return node
+            modules.pop()  # its forward ended without telling: an exception that no hook sees
+        return self.stacks.node(frame, None, None) if frame is not None else None
+
+    def backward_record(self, opened_parent: CallName | str | None, name: str, record: dict[str, Any]) -> None:
+        """Add a complete backward record."""
+        self.writer.add(name, record)  # type: ignore[union-attr]
+        if self._hierarchy:
+            parent = opened_parent.backward() if isinstance(opened_parent, CallName) else opened_parent
+            self.writer.add_parent(name, parent)  # type: ignore[union-attr]
+
+    def parameters_record(self, name: str, record: dict[str, Any]) -> None:
+        """Add a complete ``parameters_grad`` record."""
+        if self.data_mode.backward and (self.selection.everything or self.selection.allows(name)):
+            self.writer.add(name, record)  # type: ignore[union-attr]
+
+    def _write_tensor(self, file_name: str, save: Any) -> str | None:
+        return self.writer.write_tensor(file_name, save)  # type: ignore[union-attr]
+
+    # ---- steps --------------------------------------------------------------------------------------------------------
+
+    def close_step(self) -> dict[str, Any]:
+        """End of a step: emit what waits for gradients, restart names and counts; return the coverage report."""
+        self.gradients.flush()
+        self.epoch += 1
+        report = self.report()
+        self.counters.reset()
+        self.selection.reset()
+        self.recomputation.reset()
+        self.coverage.reset()
+        self.encoder.null_reasons.clear()
+        return report
+
+    def report(self) -> dict[str, Any]:
+        """Coverage of the open step."""
+        return self.coverage.report(self.encoder.null_reasons, counts())
+
+
+def _as_sequence(output: Any) -> Sequence[Any]:
+    """A call's result as a list of results: one value, or the elements of a plain list or tuple."""
+    if type(output) in (tuple, list):
+        return output
+    if isinstance(output, tuple) and hasattr(output, "_fields"):  # namedtuple and torch.return_types
+        return tuple(output)
+    return (output,)

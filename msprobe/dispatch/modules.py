@@ -1,0 +1,182 @@
+"""Module calls (levels L0 and mix), and the place of API calls among modules (level L1).
+
+Forward hooks open and close a call. Gradients come from the same graph walk as those of an API call; no full backward hook is
+used, so in-place modules and in-place use of a module's output work, and accumulation order stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from msprobe.core.names import CallName
+from msprobe.dispatch.inert import VanishingHook
+from msprobe.dispatch.open_call import OpenCall
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from msprobe.dispatch.api_mode import ApiMode
+    from msprobe.dispatch.capture import Capture
+
+# Without hooks and modes these take a fused path in evaluation mode; under the tool they take the ordinary one.
+_FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+_NOTE_FAST_PATH = "the fused inference path of nn.TransformerEncoder/MultiheadAttention is off while it is recorded"
+_ANCHOR = CallName("", 0, module=True)
+
+
+def named_calls(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Names of the modules below the given roots: ``Module.[index.]path.Class``.
+
+    A root is not named itself. A module that is reachable by several paths has the first one.
+    """
+    several = len(models) > 1
+    for index, root in enumerate(models):
+        prefix = f"Module.{index}." if several else "Module."
+        for path, module in root.named_modules():
+            if module is not root:
+                yield f"{prefix}{path}.{type(module).__name__}", module
+
+
+class ModuleHooks:
+    """Hooks of one started period.
+
+    Parameters
+    ----------
+    capture : Capture
+    mode : ApiMode or None
+        Function mode to bring into threads that run modules without it.
+    """
+
+    def __init__(self, capture: Capture, mode: ApiMode | None) -> None:
+        self._capture = capture
+        self._mode = mode
+        self._handles: list[RemovableHandle] = []
+
+    def record(self, models: Sequence[torch.nn.Module]) -> None:
+        """Record every module below ``models``."""
+        for base, module in named_calls(models):
+            if isinstance(module, torch.jit.ScriptModule):
+                self._capture.coverage.not_recorded[f"TorchScript module {base}"] += 1
+                continue
+            self.record_one(base, module)
+
+    def record_one(self, base: str, module: torch.nn.Module) -> None:
+        """Record the calls of one module under the name ``base``."""
+        self._handles += (
+            module.register_forward_pre_hook(_Before(self, base), with_kwargs=True),
+            module.register_forward_hook(_After(self), with_kwargs=True, always_call=True),
+        )
+
+    def follow(self) -> None:
+        """Note which modules run without recording them: for call stacks, and for threads that do not have the mode yet."""
+        self._handles += (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        )
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # ---- called around every module call --------------------------------------------------------------------------------
+
+    def begin(self, base: str, module: torch.nn.Module, args: Any, kwargs: Any, frame: FrameType) -> None:
+        """A recorded module is about to run."""
+        capture = self._capture
+        if not capture.running:
+            return
+        with torch._C.DisableTorchFunction():
+            try:
+                if isinstance(module, _FAST_PATH) and not module.training:
+                    capture.coverage.notes["perturbed"] = _NOTE_FAST_PATH
+                opened = capture.begin(base, args, kwargs, frame.f_back, module)
+                if opened is not None:
+                    self._push(opened, module, frame)
+            except Exception as error:  # noqa: BLE001 - hook boundary
+                capture.failed(f"inputs of {base}", error)
+        self._bring_mode()
+
+    def end(self, module: torch.nn.Module, output: Any) -> None:
+        """A recorded module has run, or raised."""
+        capture = self._capture
+        opened = self._pop(module)
+        if opened is None or opened.call is _ANCHOR:
+            return
+        with torch._C.DisableTorchFunction():
+            try:
+                error = sys.exc_info()[1]
+                if error is not None and id(error) != opened.handled:
+                    capture.abort(opened, error)
+                else:
+                    capture.end(opened, output)
+            except Exception as failure:  # noqa: BLE001 - hook boundary
+                capture.failed(f"outputs of {opened.call.base}", failure)
+
+    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
+        if self._capture.running:
+            self._push(OpenCall(_ANCHOR, None), module, sys._getframe(1))
+            self._bring_mode()
+
+    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+        self._pop(module)
+
+    def _push(self, opened: OpenCall, module: torch.nn.Module, frame: FrameType) -> None:
+        error = sys.exc_info()[1]
+        opened.module = module
+        opened.handled = id(error) if error is not None else 0
+        if self._capture.keeps_stacks:
+            opened.outer = self._capture.stack_node(frame.f_back)
+            opened.frame = frame
+        self._capture.threads.modules.append(opened)
+
+    def _pop(self, module: torch.nn.Module) -> OpenCall | None:
+        modules = self._capture.threads.modules
+        for at in range(len(modules) - 1, -1, -1):
+            if modules[at].module is module:
+                opened = modules[at]
+                del modules[at:]  # calls further in ended without telling
+                if opened.brought_mode and self._mode is not None:
+                    self._mode.leave_thread()
+                return opened
+        return None
+
+    def _bring_mode(self) -> None:
+        """Put the function mode on the stack of a thread that runs its first module."""
+        threads = self._capture.threads
+        if self._mode is None or threads.has_mode or not threads.modules:
+            return
+        self._mode.enter_thread()
+        threads.modules[-1].brought_mode = True
+
+
+class _Before(VanishingHook):
+    """Forward pre-hook of one module."""
+
+    __slots__ = ("_base", "_hooks")
+
+    def __init__(self, hooks: ModuleHooks, base: str) -> None:
+        self._hooks = hooks
+        self._base = base
+
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        self._hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
+
+
+class _After(VanishingHook):
+    """Forward hook of one module."""
+
+    __slots__ = ("_hooks",)
+
+    def __init__(self, hooks: ModuleHooks) -> None:
+        self._hooks = hooks
+
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._hooks.end(module, output)

@@ -1,0 +1,67 @@
+"""A call of an API or a module between its begin and its end."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from msprobe.core.names import CallName
+from msprobe.core.selection import NOTHING, Choice
+
+if TYPE_CHECKING:
+    from msprobe.dispatch.call_stack import StackNode
+    from msprobe.dispatch.gradient_edges import InputEdges
+
+
+class OpenCall:
+    """State of one call while it runs. It dies with the call, so it may hold frames and graph nodes.
+
+    Attributes
+    ----------
+    call : CallName
+    parent : CallName or str or None
+        Enclosing module call, or the phase (``"optimizer"``, ``"clip_grad"``) that the call belongs to.
+    choice, expansion : Choice
+        What is recorded of it, and what calls inside inherit.
+    record : dict
+        The forward record so far.
+    edges : InputEdges or None
+        None when gradients are not watched.
+    since : int
+        Autograd sequence number when it began.
+    frame, outer : FrameType, StackNode
+        Of a module call: the frame that runs it, and the stack outside.
+    handled : int
+        id of the exception that was being handled when it began.
+    brought_mode : bool
+        Whether this module call brought the function mode into its thread.
+    """
+
+    __slots__ = (
+        "brought_mode",
+        "call",
+        "choice",
+        "edges",
+        "expansion",
+        "frame",
+        "handled",
+        "module",
+        "outer",
+        "parent",
+        "record",
+        "since",
+    )
+
+    def __init__(self, call: CallName, parent: CallName | str | None) -> None:
+        self.call = call
+        self.parent = parent
+        self.choice: Choice = NOTHING
+        self.expansion: Choice = NOTHING
+        self.record: dict[str, Any] | None = None
+        self.edges: InputEdges | None = None
+        self.since = 0
+        self.module: Any = None
+        self.frame: FrameType | None = None
+        self.outer: StackNode | None = None
+        self.handled = 0
+        self.brought_mode = False

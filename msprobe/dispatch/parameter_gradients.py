@@ -1,0 +1,104 @@
+"""``parameters_grad`` records: what a parameter's gradient is after accumulation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from msprobe.core.names import PARAMETERS_GRAD
+from msprobe.dispatch.inert import VanishingHook
+from msprobe.dispatch.modules import named_calls
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from msprobe.dispatch.capture import Capture
+
+
+class ParameterGradients:
+    """Hooks on the parameters of a model.
+
+    ``Module.path.Class.parameters_grad.n`` holds the gradients of a module's own parameters after the n-th accumulation of the
+    step, as ``{name: [tensor]}``. It is complete when every parameter that needs one has its gradient, or when the backward
+    pass ends.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._handles: list[RemovableHandle] = []
+        self._open: dict[str, dict[str, Any]] = {}
+        self._expected: dict[str, int] = {}
+
+    def record(self, models: Sequence[torch.nn.Module]) -> None:
+        """Record the gradients of all parameters of the modules below ``models``."""
+        for base, module in named_calls(models):
+            own = [(key, parameter) for key, parameter in module._parameters.items() if parameter is not None]
+            for key, parameter in own:
+                if parameter.requires_grad:
+                    hook = _Accumulated(self, base, key)
+                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+            self._expected[base] = sum(parameter.requires_grad for _, parameter in own)
+
+    def remove(self) -> None:
+        """Take all hooks away; what has arrived is recorded."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.flush()
+
+    def accumulated(self, base: str, key: str, parameter: torch.Tensor) -> None:
+        """A gradient has just been added to ``parameter.grad``."""
+        capture = self._capture
+        if not capture.running:
+            return
+        with torch._C.DisableTorchFunction():
+            try:
+                waiting = self._open.get(base)
+                if waiting is not None and key in waiting:
+                    self._finish(base)
+                    waiting = None
+                if waiting is None:
+                    waiting = self._begin(base)
+                name = waiting[""]
+                gradient = getattr(parameter, "main_grad", None)
+                gradient = parameter.grad if gradient is None else gradient
+                path = f"{name}.{key}" if capture.saves_tensors and capture.wants_tensors(name) else None
+                waiting[key] = [capture.encoder.encode(gradient, path)]
+                capture.encoder.commit()
+                if len(waiting) > self._expected.get(base, 0):
+                    self._finish(base)
+            except Exception as error:  # noqa: BLE001 - hook boundary
+                capture.failed(f"gradient of parameter {key} of {base}", error)
+
+    def flush(self) -> None:
+        """Record what is there: the backward pass is over."""
+        for base in list(self._open):
+            self._finish(base)
+
+    def _begin(self, base: str) -> dict[str, Any]:
+        if not self._open:
+            torch.autograd.Variable._execution_engine.queue_callback(self.flush)
+        stem = f"{base}.{PARAMETERS_GRAD}"
+        waiting = self._open[base] = {"": f"{stem}.{self._capture.counters.take(stem)}"}
+        return waiting
+
+    def _finish(self, base: str) -> None:
+        record = self._open.pop(base)
+        self._capture.parameters_record(record.pop(""), record)
+
+
+class _Accumulated(VanishingHook):
+    """Post-accumulate-grad hook of one parameter."""
+
+    __slots__ = ("_base", "_gradients", "_key")
+
+    def __init__(self, gradients: ParameterGradients, base: str, key: str) -> None:
+        self._gradients = gradients
+        self._base = base
+        self._key = key
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        self._gradients.accumulated(self._base, self._key, parameter)

@@ -1,0 +1,161 @@
+"""Activation checkpointing: give a recomputed call the name of the call it repeats.
+
+``torch.utils.checkpoint`` runs a region a second time during the backward pass. Both of its kinds leave a trace that can be
+read without patching anything:
+
+* non-reentrant: saved-tensor hooks are installed while the region runs, forward and again; their closures hold the same
+  ``_CheckpointFrame``, so the calls of the first run, kept per frame, name those of the second.
+* reentrant: the region runs without gradients under a ``CheckpointFunctionBackward`` node and again while that node is the
+  current autograd node; the node's sequence number says after which point of the gradient-free calls the region began.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from msprobe.core.names import CallName
+
+RECOMPUTE = "recompute"
+_LOOK_AHEAD = 64  # calls that a recomputation may skip (a filtered branch) before its region counts as lost
+
+_task_id = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
+_push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
+_sequence = torch._C._autograd._get_sequence_nr
+
+
+class _Region:
+    """First run of a non-reentrant checkpoint: the calls it made."""
+
+    __slots__ = ("calls", "parent")
+
+    def __init__(self, parent: _Region | _Replay | None) -> None:
+        self.calls: list[CallName] = []
+        self.parent = parent
+
+
+class _Replay:
+    """A recomputation under way: walks through the calls of the first run."""
+
+    __slots__ = ("_at", "_calls", "parent")
+
+    def __init__(self, calls: list[CallName], start: int = 0) -> None:
+        self._calls = calls
+        self._at = start
+        self.parent = None
+
+    def next(self, base: str) -> CallName | None:
+        """The first call named ``base`` from here on; None if the second run does something else."""
+        for at in range(self._at, min(self._at + _LOOK_AHEAD, len(self._calls))):
+            if self._calls[at].base == base:
+                self._at = at + 1
+                return self._calls[at]
+        return None
+
+
+class Recomputation:
+    """Names of recomputed calls within one step."""
+
+    def __init__(self) -> None:
+        self._regions: weakref.WeakKeyDictionary[Any, _Region] = weakref.WeakKeyDictionary()
+        self._replays: dict[tuple[int, int, int], _Replay] = {}
+        self._gradient_free: list[CallName] = []
+        self._gradient_free_at: list[int] = []
+        self._repeats: dict[str, int] = {}
+
+    def reset(self) -> None:
+        """Forget the step."""
+        self.__init__()  # type: ignore[misc]
+
+    def name(self, base: str, take: Callable[[str], int], *, module: bool) -> CallName:
+        """Name a call that begins now.
+
+        Parameters
+        ----------
+        base : str
+            ``Prefix.name`` or ``Module.path.Class``.
+        take : callable
+            Counts a new call of ``base`` and returns its index.
+        module : bool
+            Whether a module call is named.
+        """
+        context = self._context()
+        replay: _Region | _Replay | None = context
+        while isinstance(replay, _Region):
+            replay = replay.parent
+        task = _task_id()
+        if replay is None and task != -1:
+            replay = self._reentrant_replay(task)
+        if replay is None:
+            call = CallName(base, take(base), module=module)
+        else:
+            call = self._repeated(replay, base, take, module=module)
+        while isinstance(context, _Region):
+            context.calls.append(call)
+            context = context.parent
+        if not torch.is_grad_enabled():
+            self._gradient_free.append(call)
+            self._gradient_free_at.append(_sequence())
+        return call
+
+    def _repeated(self, replay: _Replay, base: str, take: Callable[[str], int], *, module: bool) -> CallName:
+        first = replay.next(base)
+        index = take(base) if first is None else first.index
+        call = CallName(base, index, module=module, tag=RECOMPUTE)
+        times = self._repeats[call.forward] = self._repeats.get(call.forward, 0) + 1
+        if times > 1:
+            call.tag = f"{RECOMPUTE}{times}"
+        return call
+
+    def _context(self) -> _Region | _Replay | None:
+        """The innermost non-reentrant checkpoint that is running, from its saved-tensor hooks."""
+        hooks = _top_hooks(True)
+        if hooks is None or "torch.utils.checkpoint" not in sys.modules:
+            return None
+        return self._context_of(hooks)
+
+    def _context_of(self, hooks: tuple[Any, Any] | None) -> _Region | _Replay | None:
+        pack = hooks[0] if hooks else None
+        pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
+        if getattr(pack, "__module__", None) != "torch.utils.checkpoint":
+            return None
+        held = dict(zip(pack.__code__.co_freevars, (cell.cell_contents for cell in pack.__closure__ or ()), strict=True))
+        if "frame" in held:
+            region = self._regions.get(held["frame"])
+            if region is None:
+                region = self._regions[held["frame"]] = _Region(self._outer_context(hooks))
+            return region
+        target = held["target_frame_ref"]() if "target_frame_ref" in held else None
+        known = self._regions.get(target) if target is not None else None
+        if known is None:
+            return None
+        return self._replays.setdefault((id(target), hash(held.get("gid")), 0), _Replay(known.calls))
+
+    def _outer_context(self, hooks: tuple[Any, Any] | None) -> _Region | _Replay | None:
+        """What the hooks below the top belong to. The stack only shows its top, so the top is lifted for a moment."""
+        assert hooks is not None  # noqa: S101 - called with the hooks that were found
+        _pop_hooks()
+        try:
+            return self._context_of(_top_hooks(True))
+        finally:
+            _push_hooks(*hooks)
+
+    def _reentrant_replay(self, task: int) -> _Replay | None:
+        node = _current_node()
+        if node is None or type(node).__name__ != "CheckpointFunctionBackward":
+            return None
+        number = node._sequence_nr()
+        key = (number, task, 1)
+        replay = self._replays.get(key)
+        if replay is None:
+            start = bisect_right(self._gradient_free_at, number)
+            replay = self._replays[key] = _Replay(self._gradient_free, start)
+        return replay

@@ -1,0 +1,68 @@
+"""Reduce CPU tensors with the best kernel at hand. Call everything here inside `quiet.Quiet`."""
+
+from __future__ import annotations
+
+import torch
+
+from msprobe.measure.backends import COUNTS, native_module
+from msprobe.measure.chunks import memory_order
+from msprobe.measure.dtypes import DTYPES, DtypeInfo
+from msprobe.measure.quantised import dequantised
+from msprobe.measure.records import Reduction, Statistics, mean_and_norm, needs_scaling
+from msprobe.measure.reductions import fold, reduce_tensor, repeat, scaled_mean_and_norm
+
+#: The native kernel starts threads from this many elements on.
+THREADED = 1 << 19
+
+
+def reduce_cpu(tensor: torch.Tensor, info: DtypeInfo) -> Reduction:
+    """Return the reduction of a strided CPU tensor with at least one element."""
+    if info.kind == "quantised":
+        wide = DTYPES[torch.float32]
+        return fold(reduce_cpu(piece, wide) for piece in dequantised(tensor))
+    native = native_module()
+    if native is None or info.code < 0 or tensor.is_neg():
+        COUNTS.torch += 1
+        return reduce_tensor(tensor, info)
+    COUNTS.native += 1
+    view, repeats = memory_order(tensor)
+    threads = torch.get_num_threads() if view.numel() >= THREADED else 1
+    if view.is_contiguous():
+        found = native.stats(view.data_ptr(), view.numel(), info.code, threads)
+    else:
+        found = native.stats_strided(view.data_ptr(), tuple(view.shape), view.stride(), info.code, threads)
+    return repeat(found, repeats)
+
+
+def summarise_cpu(tensor: torch.Tensor, info: DtypeInfo, *, low: bool, found: Reduction | None = None) -> Statistics:
+    """Return the statistics of a strided CPU tensor with at least one element, from its reduction if that is known."""
+    if found is None:
+        found = reduce_cpu(tensor, info)
+    moments = None
+    if needs_scaling(found) and info.kind in ("float", "complex"):
+        moments = scaled_mean_and_norm(tensor, info, max(abs(found[0]), abs(found[1])))
+    return summarise(found, tensor.numel(), info, low=low, moments=moments)
+
+
+def summarise(
+    found: Reduction, numel: int, info: DtypeInfo, *, low: bool, moments: tuple[float, float] | None = None
+) -> Statistics:
+    """Turn the reduction of `numel` stored elements into statistics.
+
+    Parameters
+    ----------
+    found, numel, info
+        The reduction, and the number of elements and dtype of the tensor it comes from.
+    low
+        Round to the dtype.
+    moments
+        Mean and norm when the sums of the reduction left the float64 range.
+    """
+    largest, smallest = found[0], found[1]
+    mean, norm = moments or mean_and_norm(found, numel * info.numbers)
+    if low and info.round_pair is not None:
+        mean, norm = info.round_pair(mean, norm)
+        largest, smallest = info.round_pair(largest, smallest)
+    if info.kind == "bool":
+        largest, smallest = bool(largest), bool(smallest)
+    return Statistics(largest, smallest, mean, norm, found[4], found[5], found[6])

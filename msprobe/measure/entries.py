@@ -1,0 +1,252 @@
+"""The dump entry of a tensor. The hottest code of the program: it runs for every tensor of every recorded call.
+
+A plain CPU tensor is decided by its type and one look-up of its dtype; then one native kernel reads it and no torch
+operation runs. Everything else goes through `views`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from msprobe.measure.arrays import summarise_array
+from msprobe.measure.backends import COUNTS, native_module
+from msprobe.measure.checksums import ChecksumMode, checksum_cpu
+from msprobe.measure.cpu import THREADED, reduce_cpu, summarise, summarise_cpu
+from msprobe.measure.deferred import DeferredRows
+from msprobe.measure.dtypes import PLAIN_DTYPES, DtypeInfo
+from msprobe.measure.quiet import Quiet
+from msprobe.measure.records import SQUARE_MAX, SQUARE_MIN, Reduction, Statistics, needs_scaling
+from msprobe.measure.scalars import INFINITY, json_number
+from msprobe.measure.tensor_files import OwnElements
+from msprobe.measure.views import TensorView, view_tensor
+
+WriteTensor: TypeAlias = Callable[[str, OwnElements], str | None]
+Entry: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePlan:
+    """What to find out about each tensor.
+
+    Attributes
+    ----------
+    statistics
+        Max, Min, Mean and Norm.
+    checksum
+        Which checksum, if any.
+    low
+        Round statistics to the tensor's dtype.
+    immediate
+        Device types that are read at once; tensors of others are launched and filled in by `TensorEncoder.resolve`.
+    """
+
+    statistics: bool = True
+    checksum: ChecksumMode | None = None
+    low: bool = True
+    immediate: Container[str] = ("cpu",)
+
+
+class TensorEncoder:
+    """Turns tensors into entries.
+
+    Parameters
+    ----------
+    plan
+        What to measure.
+    write_tensor
+        See `encode.ValueEncoder`.
+    reasons
+        Counts why statistics are missing.
+    """
+
+    __slots__ = ("_checksum", "_cpu", "_deferred", "_low", "_native", "_plan", "_statistics", "_write", "reasons")
+
+    def __init__(self, plan: MeasurePlan, write_tensor: WriteTensor | None, reasons: Counter[str]) -> None:
+        self._plan = plan
+        self._statistics = plan.statistics
+        self._checksum = plan.checksum
+        self._low = plan.low
+        self._cpu = "cpu" in plan.immediate
+        self._write = write_tensor
+        self._native = native_module()
+        self._deferred = DeferredRows(low=plan.low)
+        self.reasons = reasons
+
+    def encode(self, tensor: torch.Tensor, path: str | None) -> Entry:
+        """Return the entry of a tensor of class Tensor or Parameter itself; write its file if it has a path."""
+        info = PLAIN_DTYPES.get(tensor.dtype)
+        if info is None:
+            return self.encode_any(tensor, path)
+        try:
+            address = tensor.data_ptr()
+            shape = [*tensor.shape]
+        except RuntimeError:  # sparse, nested or wrapped by a transform: no address or no shape
+            return self.encode_any(tensor, path)
+        numel = tensor.numel()
+        if not numel or address == tensor.storage_offset() * info.itemsize:  # empty or freed, see views
+            return self.encode_any(tensor, path)
+        if not tensor.is_cpu or not self._statistics or not self._cpu or info.kind == "complex" or tensor.is_neg():
+            return self._encode_plain(tensor, path, info, shape)
+        if self._native is not None and numel < THREADED and tensor.is_contiguous():
+            found = self._native.stats(address, numel, info.code, 1)
+            COUNTS.native += 1
+        else:
+            with Quiet():
+                found = reduce_cpu(tensor, info)
+        squares = found[3]
+        if not (SQUARE_MIN < squares < SQUARE_MAX or squares == found[0] == found[1] == 0):
+            return self._encode_extreme(tensor, path, info, shape, found)
+        mean, norm = found[2] / numel, math.sqrt(squares)
+        if self._low and info.round_pair is not None:
+            mean, norm = info.round_pair(mean, norm)
+        entry = {
+            "type": "torch.Tensor",
+            "dtype": info.name,
+            "shape": shape,
+            "Max": found[0],
+            "Min": found[1],
+            "Mean": mean,
+            "Norm": norm if norm < math.inf else INFINITY,
+            "requires_grad": tensor.requires_grad,
+        }
+        if info.kind == "bool":
+            entry["Max"], entry["Min"] = bool(found[0]), bool(found[1])
+        if path is not None or self._checksum is not None:
+            self._finish(entry, tensor, path)
+        return entry
+
+    def encode_any(self, tensor: torch.Tensor, path: str | None) -> Entry:
+        """Return the entry of any tensor; write its file if it has a path."""
+        with Quiet():
+            return self._encode_view(view_tensor(tensor), path)
+
+    def encode_array(self, array: np.ndarray[Any, Any]) -> Entry:
+        """Return the entry of a numpy array."""
+        entry: Entry = {"type": "numpy.ndarray", "dtype": str(array.dtype), "shape": list(array.shape)}
+        statistics = summarise_array(array, low=self._low) if self._statistics else None
+        set_statistics(entry, statistics)
+        if statistics is not None:
+            add_counts(entry, statistics)
+            self._count(statistics.reason)
+        return entry
+
+    def _encode_plain(self, tensor: torch.Tensor, path: str | None, info: DtypeInfo, shape: list[int | str]) -> Entry:
+        """Return the entry of a tensor that is known to be strided and to have memory."""
+        with Quiet():
+            plain = tensor.detach()
+            view = TensorView("torch.Tensor", info.name, shape, tensor.requires_grad, info, plain, (plain,), plain)
+            return self._encode_view(view, path)
+
+    def _encode_extreme(
+        self, tensor: torch.Tensor, path: str | None, info: DtypeInfo, shape: list[int], found: Reduction
+    ) -> Entry:
+        """Return the entry of a plain tensor with NaN or Inf, or whose squares left the float64 range."""
+        if needs_scaling(found):
+            with Quiet():
+                statistics = summarise_cpu(tensor, info, low=self._low, found=found)
+        else:
+            statistics = summarise(found, tensor.numel(), info, low=self._low)
+        entry: Entry = {"type": "torch.Tensor", "dtype": info.name, "shape": shape}
+        set_statistics(entry, statistics)
+        entry["requires_grad"] = tensor.requires_grad
+        self._finish(entry, tensor, path)
+        add_counts(entry, statistics)
+        return entry
+
+    def _encode_view(self, view: TensorView, path: str | None) -> Entry:
+        entry: Entry = {"type": view.type_name, "dtype": view.dtype, "shape": view.shape}
+        deferred = view.data is not None and view.data.device.type not in self._plan.immediate
+        statistics = self._measure(view, entry, deferred=deferred) if self._statistics else None
+        if self._checksum is not None and not self._statistics:
+            self._add_checksum(entry, view.parts, deferred=deferred)
+        entry["requires_grad"] = view.requires_grad
+        self._save(entry, view.stored, path)
+        if self._checksum is not None and self._statistics:
+            self._add_checksum(entry, view.parts, deferred=deferred)
+        if statistics is not None:
+            add_counts(entry, statistics)
+        if view.reason is not None and (self._statistics or entry.get("md5", "") is None):
+            entry["reason"] = view.reason
+            self._count(view.reason)
+        entry.update(view.extra)
+        return entry
+
+    def _count(self, reason: str | None) -> None:
+        if reason is not None:
+            self.reasons[reason] += 1
+
+    def resolve(self) -> None:
+        """Fill in the entries of deferred tensors."""
+        self._deferred.resolve()
+
+    def _measure(self, view: TensorView, entry: Entry, *, deferred: bool) -> Statistics | None:
+        """Set the four statistics, None for now when deferred, and return them if they are known."""
+        statistics = None
+        if view.data is not None and not deferred:
+            statistics = summarise_cpu(view.data, view.info, low=self._low)
+        set_statistics(entry, statistics)
+        if view.data is not None and deferred:
+            self._deferred.add(view.data, view.info, partial(fill, entry))
+        return statistics
+
+    def _add_checksum(self, entry: Entry, parts: tuple[torch.Tensor, ...], *, deferred: bool) -> None:
+        entry["md5"] = None
+        if not parts or self._checksum is None:
+            return
+        if deferred and self._checksum != "md5":
+            self._deferred.add_checksum(self._checksum, parts, partial(entry.__setitem__, "md5"))
+        else:
+            entry["md5"] = checksum_cpu(self._checksum, parts)
+
+    def _save(self, entry: Entry, stored: torch.Tensor | None, path: str | None) -> None:
+        if path is None or self._write is None or stored is None:
+            return
+        try:
+            name = self._write(f"{path}.pt", OwnElements(stored))
+        except Exception as error:  # noqa: BLE001 - a full disk must not cost the entry, nor stop the training
+            self._count(f"tensor file not written: {type(error).__name__}")
+            return
+        if name is not None:
+            entry["data_name"] = name
+
+    def _finish(self, entry: Entry, tensor: torch.Tensor, path: str | None) -> None:
+        """Write the file and add the CRC-32 of a plain CPU tensor."""
+        self._save(entry, tensor, path)
+        if self._checksum is not None:
+            with Quiet():
+                entry["md5"] = checksum_cpu(self._checksum, (tensor.detach(),))
+
+
+def set_statistics(entry: Entry, statistics: Statistics | None) -> None:
+    """Set Max, Min, Mean and Norm; all None when there are none."""
+    if statistics is None:
+        entry["Max"] = entry["Min"] = entry["Mean"] = entry["Norm"] = None
+        return
+    entry["Max"] = json_number(statistics.max)
+    entry["Min"] = json_number(statistics.min)
+    entry["Mean"] = json_number(statistics.mean)
+    entry["Norm"] = json_number(statistics.norm)
+
+
+def add_counts(entry: Entry, statistics: Statistics) -> None:
+    """Add the counts of NaN and Inf, when there are any, and why statistics are missing."""
+    if statistics.nan:
+        entry["NaN"] = statistics.nan
+    if statistics.inf:
+        entry["Inf"] = statistics.inf
+    if statistics.reason is not None:
+        entry["reason"] = statistics.reason
+
+
+def fill(entry: Entry, statistics: Statistics) -> None:
+    """Complete an entry whose statistics come later."""
+    set_statistics(entry, statistics)
+    add_counts(entry, statistics)

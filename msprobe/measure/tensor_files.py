@@ -1,0 +1,49 @@
+"""The content of one tensor file: a contiguous tensor that holds its own elements and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from msprobe.measure.quiet import Quiet
+
+
+def own_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor with the values of `tensor` and a storage of exactly that size.
+
+    Conjugation and negation are carried out. The result shares memory with `tensor` when that already fits.
+    Sparse and quantised tensors are returned as they are.
+    """
+    plain = tensor.detach()
+    if plain.layout is not torch.strided or plain.is_quantized:
+        return plain
+    plain = plain.resolve_conj().resolve_neg().contiguous()
+    if plain.untyped_storage().nbytes() != plain.numel() * plain.itemsize:
+        plain = plain.clone(memory_format=torch.contiguous_format)
+    return plain
+
+
+class OwnElements:
+    """A saver for one tensor: call it with an open binary file or a path.
+
+    Examples
+    --------
+    >>> OwnElements(torch.ones(4)[:2])("/tmp/ones.pt")  # doctest: +SKIP
+    """
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def hold(self) -> None:
+        """Take a copy now, on the tensor's own device, so that the file can be written after the values change."""
+        with Quiet():
+            self._tensor = own_elements(self._tensor).clone()
+
+    def __call__(self, destination: BinaryIO | Path | str) -> None:
+        """Write the file; `torch.load(..., weights_only=True)` reads it."""
+        with Quiet():
+            torch.save(own_elements(self._tensor), destination)

@@ -1,0 +1,229 @@
+"""What a PyTorch user imports.
+
+>>> from msprobe.pytorch import PrecisionDebugger
+>>> debugger = PrecisionDebugger(config_path="config.json")          # doctest: +SKIP
+>>> for batch in debugger.steps(loader, model):                      # doctest: +SKIP
+...     loss = model(batch).sum(); loss.backward(); optimizer.step()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from msprobe.core.config_load import load_config
+from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError
+from msprobe.core.session import Session
+from msprobe.core.support import check_implemented
+from msprobe.dispatch.adapter import PytorchAdapter
+from msprobe.dispatch.api_mode import CustomApis
+from msprobe.dispatch.seeding import seed_all
+
+__all__ = [
+    "ConfigError",
+    "LifecycleError",
+    "MsprobeError",
+    "PrecisionDebugger",
+    "module_dump",
+    "module_dump_end",
+    "save",
+    "seed_all",
+]
+
+_LOG = logging.getLogger("msprobe")
+Batch = TypeVar("Batch")
+Model = torch.nn.Module | Sequence[torch.nn.Module]
+
+
+class _PerProcess(type):
+    """The first debugger of a process is the debugger of the process."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        existing = cls.__dict__.get("_instance")
+        if existing is not None:
+            if (args, kwargs) != existing._arguments:
+                _LOG.warning("msprobe: this process has a PrecisionDebugger already; its settings stay, the new ones are ignored")
+            return existing
+        created = super().__call__(*args, **kwargs)
+        created._arguments = (args, kwargs)
+        cls._instance = created
+        return created
+
+
+class PrecisionDebugger(metaclass=_PerProcess):
+    """Record what flows through a model, step by step.
+
+    A process has one debugger: a second call returns the first. The life-cycle methods also work on the class
+    (``PrecisionDebugger.start()``), so that files far from the construction need no reference.
+
+    Parameters
+    ----------
+    config_path : str or Path, optional
+        A config.json; the packaged default otherwise.
+    task, dump_path, level, step
+        As in the config file; a value given here beats the file.
+
+    Raises
+    ------
+    ConfigError
+        Everything that is wrong with the configuration, in one message.
+    """
+
+    _instance: PrecisionDebugger | None = None
+    _arguments: tuple[Any, Any] = ((), {})
+
+    def __init__(
+        self,
+        config_path: str | Path | None = None,
+        task: str | None = None,
+        dump_path: str | Path | None = None,
+        level: str | None = None,
+        step: Sequence[int | str] | None = None,
+    ) -> None:
+        config = load_config(
+            config_path, framework="pytorch", task=task, dump_path=dump_path, level=level, step=step
+        )
+        check_implemented(config)
+        self._adapter = PytorchAdapter(config)
+        self._session = Session(config, self._adapter)
+        self._custom = CustomApis()
+
+    @classmethod
+    def _current(cls) -> PrecisionDebugger:
+        if cls._instance is None:
+            raise LifecycleError("there is no PrecisionDebugger yet: call PrecisionDebugger(config_path=...) first")
+        return cls._instance
+
+    @classmethod
+    def start(cls, model: Model | None = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
+        """Begin to record.
+
+        Parameters
+        ----------
+        model : nn.Module or sequence of nn.Module
+            Needed for levels L0 and mix. The root itself is not recorded, its submodules are.
+        token_range : [first, last], optional
+            Not available in this version.
+        rank_id : int, optional
+            Overrides the rank that names the output folder.
+
+        Raises
+        ------
+        LifecycleError
+            If the level needs a model and none is given, or there is no debugger.
+        """
+        debugger = cls._current()
+        if token_range is not None:
+            raise LifecycleError("start(token_range=...) is not available in this version; leave it out")
+        debugger._session.start(model, rank_id)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Stop recording; the step goes on. Everything recorded is readable on disk."""
+        cls._current()._session.stop()
+
+    @classmethod
+    def step(cls, *, discard: bool = False) -> None:
+        """End the step: call indices start at 0 again, output goes to the next step's folder.
+
+        Parameters
+        ----------
+        discard : bool
+            The step does not count (warm-up): its number is used again.
+        """
+        cls._current()._session.step(discard=discard)
+
+    @classmethod
+    def set_init_step(cls, number: int) -> None:
+        """Number the steps from ``number``, for a run that resumes a checkpoint.
+
+        Raises
+        ------
+        LifecycleError
+            If ``number`` is not an integer >= 0.
+        """
+        cls._current()._session.set_init_step(number)
+
+    @classmethod
+    @contextlib.contextmanager
+    def capture(cls, model: Model | None = None) -> Iterator[PrecisionDebugger]:
+        """Record one training step: start on entry; stop and step on exit, also after an exception."""
+        debugger = cls._current()
+        debugger.start(model)
+        try:
+            yield debugger
+        finally:
+            debugger.stop()
+            debugger.step()
+
+    @classmethod
+    def steps(cls, batches: Iterable[Batch], model: Model | None = None) -> Iterator[Batch]:
+        """Record a training loop: each iteration is a step.
+
+        Parameters
+        ----------
+        batches : iterable
+            The data loader.
+        model : nn.Module or sequence of nn.Module, optional
+        """
+        for batch in batches:
+            with cls.capture(model):
+                yield batch
+
+    @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:  # noqa: ARG003, FBT001, FBT002
+        """Save single values (level debug).
+
+        Raises
+        ------
+        LifecycleError
+            Level debug is not available in this version.
+        """
+        raise LifecycleError('save() belongs to level "debug", which is not available in this version')
+
+    @classmethod
+    def register_custom_api(cls, module: Any, name: str, prefix: str | None = None) -> None:
+        """Record calls of ``module.name`` as ``{prefix or module.__name__}.name`` (levels L1 and mix).
+
+        The attribute is replaced by a recording wrapper until :meth:`restore_custom_api`.
+
+        Raises
+        ------
+        AttributeError
+            If ``module`` has no attribute ``name``.
+        """
+        debugger = cls._current()
+        debugger._custom.register(module, name, prefix, lambda: debugger._adapter.mode)
+
+    @classmethod
+    def restore_custom_api(cls, module: Any, name: str) -> None:
+        """Put back what :meth:`register_custom_api` replaced."""
+        cls._current()._custom.restore(module, name)
+
+
+def save(variable: Any, name: str, save_backward: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Save single values; see :meth:`PrecisionDebugger.save`."""
+    PrecisionDebugger.save(variable, name, save_backward)
+
+
+def module_dump(module: torch.nn.Module, dump_name: str) -> None:
+    """Record only ``module`` and what is inside it, as ``Module.{dump_name}...``, until :func:`module_dump_end`.
+
+    API calls outside are not recorded in between.
+
+    Raises
+    ------
+    LifecycleError
+        If there is no debugger, or ``module`` is no ``torch.nn.Module``.
+    """
+    PrecisionDebugger._current()._adapter.begin_module_dump(module, dump_name)
+
+
+def module_dump_end() -> None:
+    """End :func:`module_dump`."""
+    PrecisionDebugger._current()._adapter.end_module_dump()

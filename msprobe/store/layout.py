@@ -1,0 +1,148 @@
+"""Folders of a run: ``dump_path/step{N}/rank{R}``, and what to do with those of an earlier run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from typing_extensions import Unpack
+
+from msprobe.store.failures import Announcer
+from msprobe.store.process_start import run_start
+from msprobe.store.step_folder import FILE_MODE, FOLDER_MODE
+from msprobe.store.writer import StepWriter, WriterOptions
+
+EARLIER = "earlier"
+LOCK_FILE = ".msprobe.lock"
+_STEP_NAME = re.compile(r"step\d+\Z")
+
+
+class RunLayout:
+    """Place of every step of this process under one dump_path.
+
+    Step folders that were made before this run started belong to an earlier run. Before the first step of this run is
+    opened they are moved to ``dump_path/earlier/<UTC time>/``, under a file lock, and a warning says which; sibling
+    ranks of this run see that nothing is left to move. A rank folder that this run itself has filled already (a step
+    number used again) is moved in the same way when its step is opened again. Nothing is ever overwritten.
+
+    Parameters
+    ----------
+    dump_path
+        Any path. A symbolic link is followed only if it belongs to the current user or root.
+    rank
+        Rank of this process; None while unknown (the folder is then ``proc{pid}``).
+    """
+
+    def __init__(self, dump_path: str | Path, *, rank: int | None = None) -> None:
+        self.dump_path = Path(os.path.abspath(Path(dump_path).expanduser()))  # noqa: PTH100 - resolve() would follow links
+        self.announcer = Announcer()
+        self._rank = rank
+        self._started = run_start(os.environ)
+        self._prepared = False
+        self._writer: StepWriter | None = None
+
+    @property
+    def rank_name(self) -> str:
+        """Name of this process's folder in every step."""
+        return f"proc{os.getpid()}" if self._rank is None else f"rank{self._rank}"
+
+    def step_folder(self, step: int) -> Path:
+        """Return the folder of this process in a step; it need not exist."""
+        return self.dump_path / f"step{step}" / self.rank_name
+
+    def open_step(self, step: int, **options: Unpack[WriterOptions]) -> StepWriter:
+        """Open a step of this process; parameters as in `StepWriter`.
+
+        Never raises because of the disk: a writer that cannot write says so in its `failures`.
+        """
+        folder = self.step_folder(step)
+        self._make_room(folder)
+        self._writer = StepWriter(folder, announcer=self.announcer, **options)
+        return self._writer
+
+    def set_rank(self, rank: int) -> None:
+        """Name the folders of this process after its rank: the open one, and those of finished steps of this run."""
+        old = self.rank_name
+        self._rank = rank
+        if old == self.rank_name or not self.dump_path.is_dir():
+            return
+        for step in self._step_folders():
+            source, target = step / old, step / self.rank_name
+            if source.is_dir() and not source.is_symlink():
+                self._rename_rank(source, target)
+
+    def _rename_rank(self, source: Path, target: Path) -> None:
+        try:
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            if self._writer is not None and self._writer.folder == source:
+                self._writer.relocate(target)
+            else:
+                source.rename(target)
+        except OSError as error:
+            self.announcer.warn(
+                ("rank", error.errno),
+                f"msprobe cannot rename {source} to {target.name}: {error.strerror}. It keeps its name.",
+            )
+
+    def _make_room(self, folder: Path) -> None:
+        try:
+            if not self._prepared:
+                self._check_link()
+                self.dump_path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                self._move_earlier_run()
+                self._prepared = True
+            if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink() and any(folder.iterdir()):
+                self._move([folder], "this run has filled already (step number used twice)")
+        except OSError as error:
+            self.announcer.warn(
+                ("prepare", error.errno),
+                f"msprobe cannot prepare {self.dump_path}: {error.strerror} (errno {error.errno}). "
+                "Dumps that are there already are not overwritten.",
+            )
+
+    def _check_link(self) -> None:
+        if self.dump_path.is_symlink() and self.dump_path.lstat().st_uid not in {0, os.geteuid()}:
+            raise PermissionError(errno.EPERM, "dump_path is a symbolic link that belongs to another user")
+
+    def _step_folders(self) -> list[Path]:
+        found = [entry for entry in self.dump_path.iterdir() if _STEP_NAME.match(entry.name) and not entry.is_symlink()]
+        return sorted((entry for entry in found if entry.is_dir()), key=lambda entry: int(entry.name[4:]))
+
+    def _move_earlier_run(self) -> None:
+        with _locked(self.dump_path):
+            old = [step for step in self._step_folders() if step.stat().st_mtime < self._started]
+            if old:
+                self._move(old, "an earlier run left here")
+
+    def _move(self, folders: list[Path], why: str) -> None:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+        aside = self.dump_path / EARLIER / stamp
+        for folder in folders:
+            target = aside / folder.relative_to(self.dump_path)
+            target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            folder.rename(target)
+        names = [str(folder.relative_to(self.dump_path)) for folder in folders]
+        listed = ", ".join(names if len(names) <= 6 else [*names[:3], "...", *names[-2:]])
+        self.announcer.warn(
+            ("moved", stamp),
+            f"msprobe moved {len(names)} folder(s) that {why} from {self.dump_path} to {aside}: {listed}",
+        )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock file; where the file system has no locks, go on without."""
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,188 @@
+"""Complete the files of steps that a killed process left open."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msprobe.store.coverage_file import COVERAGE_FILE
+from msprobe.store.json_bytes import dumps_json, loads_json
+from msprobe.store.part_file import SEPARATOR, TAIL_DUMP, TAIL_OBJECT, cut_back, is_head, salvage
+from msprobe.store.process_start import process_start
+from msprobe.store.reader import DumpReadError, read_stacks
+from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE
+from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
+from msprobe.store.tensor_files import TENSOR_FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class FolderReport:
+    """What was done in one rank folder.
+
+    Attributes
+    ----------
+    folder
+        The folder.
+    state
+        "fine" (nothing to do), "repaired", "open" (its process is still running; left alone) or "damaged".
+    records
+        Records in the main file afterwards.
+    bytes_cut
+        Length of unfinished lines that were removed.
+    actions
+        One sentence per file changed, or the reason of "open" and "damaged".
+    """
+
+    folder: Path
+    state: str
+    records: int
+    bytes_cut: int
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverReport:
+    """Outcome of :func:`recover`, one entry per rank folder found."""
+
+    folders: tuple[FolderReport, ...]
+
+    @property
+    def repaired(self) -> int:
+        """Number of folders in which something was changed."""
+        return sum(report.state == "repaired" for report in self.folders)
+
+
+def recover(path: str | Path) -> RecoverReport:
+    """Make every dump below a folder loadable with ``json.load``.
+
+    Unfinished lines are cut off, open objects closed, and ``stack.json`` is made from its journal. Finished steps and
+    steps of a process that still runs on this machine are left alone. Records are not parsed, so this takes about as
+    long as reading the files.
+
+    Parameters
+    ----------
+    path
+        A dump_path, a step folder, a rank folder or a dump file.
+
+    Raises
+    ------
+    DumpReadError
+        Nothing below the path looks like a dump.
+    OSError
+        A repaired file cannot be written.
+    """
+    start = Path(path)
+    folders = sorted(set(_rank_folders(start if not start.is_file() else start.parent)))
+    if not folders:
+        raise DumpReadError(
+            f"{path}: no dump.json or debug.json in it or below; give a dump_path or one of its step folders"
+        )
+    return RecoverReport(tuple(_recover_folder(folder) for folder in folders))
+
+
+def _rank_folders(start: Path) -> Iterator[Path]:
+    for name in (DUMP_FILE, DEBUG_FILE):
+        yield from (file.parent for file in start.rglob(name) if file.is_file() and not file.is_symlink())
+
+
+def _recover_folder(folder: Path) -> FolderReport:
+    coverage = _coverage(folder)
+    if coverage is not None and coverage.get("complete"):
+        return FolderReport(folder, "fine", int(coverage.get("records", 0)), 0, ())
+    owner = _living_owner(coverage or {})
+    if owner:
+        return FolderReport(folder, "open", 0, 0, (f"process {owner} is still writing it",))
+    main = folder / (DUMP_FILE if (folder / DUMP_FILE).is_file() else DEBUG_FILE)
+    actions: list[str] = []
+    try:
+        cut, records = _close(main, TAIL_DUMP, actions)
+        if (folder / CONSTRUCT_FILE).is_file():
+            cut += _close(folder / CONSTRUCT_FILE, TAIL_OBJECT, actions)[0]
+        _assemble_stacks(folder, actions)
+    except DumpReadError as error:
+        return FolderReport(folder, "damaged", 0, 0, (str(error),))
+    _remove_temporaries(folder, actions)
+    return FolderReport(folder, "repaired" if actions else "fine", records, cut, tuple(actions))
+
+
+def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
+    """Complete one growing object; return bytes cut and members kept."""
+    text = file.read_bytes()
+    if not is_head(text.partition(b"\n")[0]):
+        _check_foreign(file, text)
+        return 0, 0
+    fixed = salvage(text, tail) if b"\0" in text.rstrip(b"\0") else cut_back(text, tail)
+    if fixed is None:
+        raise DumpReadError(f"{file}: the first line is damaged, nothing can be recovered from this file")
+    body = fixed.partition(b"\n")[2].removesuffix(tail)
+    records = body.count(SEPARATOR) + 1 if body else 0
+    if fixed == text:
+        return 0, records
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_bytes(fixed)
+    temporary.chmod(0o640)
+    temporary.replace(file)
+    cut = max(len(text) - len(fixed), 0)
+    actions.append(f"{file.name}: closed after its last complete member")
+    return cut, records
+
+
+def _check_foreign(file: Path, text: bytes) -> None:
+    """Check a file of another tool, which can be read or not but not repaired."""
+    try:
+        loads_json(text)
+    except ValueError as error:
+        raise DumpReadError(f"{file}: not written line by line, cannot be repaired ({error})") from error
+
+
+def _assemble_stacks(folder: Path, actions: list[str]) -> None:
+    journal = folder / JOURNAL_FILE
+    if not journal.is_file():
+        return
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, frames in read_stacks(folder).items():
+        groups.setdefault(tuple(frames), []).append(name)
+    members = [
+        b'"%d":[%b,%b]' % (number, dumps_json(names), dumps_json(frames))
+        for number, (frames, names) in enumerate(groups.items())
+    ]
+    temporary = folder / (STACK_FILE + ".tmp")
+    temporary.write_bytes(b"{\n" + SEPARATOR.join(members) + TAIL_OBJECT)
+    temporary.chmod(0o640)
+    temporary.replace(folder / STACK_FILE)
+    journal.unlink()
+    actions.append(f"{STACK_FILE}: assembled from its journal")
+
+
+def _remove_temporaries(folder: Path, actions: list[str]) -> None:
+    left = [file for file in (folder / TENSOR_FOLDER).glob(".*.tmp") if file.is_file()]
+    for file in left:
+        file.unlink()
+    if left:
+        actions.append(f"{TENSOR_FOLDER}: {len(left)} unfinished tensor file(s) removed")
+
+
+def _coverage(folder: Path) -> dict[str, Any] | None:
+    try:
+        content = loads_json((folder / COVERAGE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _living_owner(coverage: dict[str, Any]) -> int | None:
+    """Return the process that has the step open, if it runs on this machine."""
+    writer = coverage.get("writer")
+    if not isinstance(writer, dict) or writer.get("host") != socket.gethostname():
+        return None
+    pid = writer.get("pid")
+    if not isinstance(pid, int) or not Path(f"/proc/{pid}").exists():
+        return None
+    try:
+        same = abs(process_start(pid) - float(writer.get("started", 0.0))) < 1.0
+    except (ProcessLookupError, TypeError, ValueError):
+        return None
+    return pid if same else None

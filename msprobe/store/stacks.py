@@ -1,0 +1,203 @@
+"""Call stacks of the recorded calls: a journal while the step is open, ``stack.json`` when it pauses.
+
+``stack.json`` is ``{"0": [[names], [frames]], ...}`` with one entry per different stack, so names that arrive later
+belong into entries that are already written. The journal (``stack.json.part``) therefore holds one line per new stack
+and one per group of names; a pause appends what is new to ``stack.json``, and the end of the step merges entries of
+the same stack if there were several pauses. Kept in memory: one small entry per different stack, nothing per call.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msprobe.store.json_bytes import dumps_json, loads_json
+from msprobe.store.part_file import TAIL_OBJECT, GrowingObject
+from msprobe.store.step_folder import StepFolder, write_fully
+
+STACK_FILE = "stack.json"
+JOURNAL_FILE = "stack.json.part"
+
+
+class StackJournal:
+    """Writer of ``stack.json`` for one open step.
+
+    Parameters
+    ----------
+    folder
+        Rank folder.
+    render
+        Turns a stack key into its frames, innermost first. Called once per different key, when it is first flushed.
+
+    Raises
+    ------
+    OSError
+        The files cannot be created.
+    """
+
+    __slots__ = ("_assembled", "_end", "_folder", "_ids", "_ids_by_text", "_render", "_scattered", "_spans", "_target")
+
+    def __init__(self, folder: StepFolder, render: Callable[[Hashable], list[str]]) -> None:
+        self._folder = folder
+        self._render = render
+        self._ids: dict[Hashable, int] = {}
+        self._ids_by_text: dict[bytes, int] = {}
+        self._spans: list[tuple[int, int]] = []  # per stack: length and offset of its frames' JSON in the journal
+        self._end = 0
+        self._assembled = 0
+        self._scattered = False  # stack.json may hold several entries of one stack, or lack some
+        self._target = GrowingObject(folder, STACK_FILE, b"{", TAIL_OBJECT)
+        os.close(folder.create(JOURNAL_FILE))
+
+    @property
+    def size(self) -> int:
+        """Length of ``stack.json`` in bytes."""
+        return self._target.size
+
+    def append(self, calls: Sequence[tuple[str, Hashable]]) -> None:
+        """Write names with their stacks to the journal.
+
+        Raises
+        ------
+        OSError
+            The journal cannot be written; it ends with its last complete line.
+        """
+        self._define([key for key in dict.fromkeys(key for _, key in calls) if key not in self._ids])
+        groups: dict[int, list[str]] = {}
+        for name, key in calls:
+            groups.setdefault(self._ids[key], []).append(name)
+        lines = [dumps_json({"stack": number, "names": names}) + b"\n" for number, names in groups.items()]
+        self._write(b"".join(lines))
+
+    def pause(self) -> None:
+        """Bring ``stack.json`` up to date; the cost is that of what was added since the last pause.
+
+        Raises
+        ------
+        OSError
+            ``stack.json`` cannot be written; the journal still has everything.
+        """
+        groups = self._groups(self._assembled)
+        if not groups:
+            return
+        self._scattered = self._assembled > 0
+        self._assembled = self._end
+        try:
+            self._target.append(self._entries(groups, self._target.members))
+        except OSError:
+            self._scattered = True
+            raise
+
+    def finish(self) -> None:
+        """Bring ``stack.json`` into its final form, one entry per different stack, and remove the journal.
+
+        Raises
+        ------
+        OSError
+            ``stack.json`` cannot be written; the journal stays and readers use it.
+        """
+        self.pause()
+        if self._scattered:
+            self._merge()
+        self._folder.remove(JOURNAL_FILE)
+
+    def _define(self, keys: Sequence[Hashable]) -> None:
+        """Write the frames of new keys; the tables change only when that worked."""
+        ids: dict[Hashable, int] = {}
+        by_text: dict[bytes, int] = {}
+        spans: list[tuple[int, int]] = []
+        text = bytearray()
+        for key in keys:
+            frames = dumps_json(self._render(key))
+            digest = hashlib.blake2b(frames, digest_size=16).digest()
+            number = self._ids_by_text.get(digest, by_text.get(digest))
+            if number is None:
+                number = by_text[digest] = len(self._spans) + len(spans)
+                text += b'{"stack":%d,"frames":' % number
+                spans.append((len(frames), self._end + len(text)))
+                text += frames + b"}\n"
+            ids[key] = number
+        self._write(bytes(text))
+        self._ids.update(ids)
+        self._ids_by_text.update(by_text)
+        self._spans.extend(spans)
+
+    def _entries(self, groups: dict[int, list[str]], first: int) -> list[bytes]:
+        descriptor = self._folder.open(JOURNAL_FILE)
+        try:
+            return [
+                b'"%d":[%b,%b]' % (place, dumps_json(names), os.pread(descriptor, *self._spans[number]))
+                for place, (number, names) in enumerate(groups.items(), first)
+            ]
+        finally:
+            os.close(descriptor)
+
+    def _write(self, text: bytes) -> None:
+        if not text:
+            return
+        descriptor = self._folder.open(JOURNAL_FILE)
+        try:
+            if write_fully(descriptor, text, self._end) < len(text):
+                os.ftruncate(descriptor, self._end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._end += len(text)
+            os.ftruncate(descriptor, self._end)  # longer only if an earlier write was interrupted
+        finally:
+            os.close(descriptor)
+
+    def _groups(self, start: int) -> dict[int, list[str]]:
+        groups: dict[int, list[str]] = {}
+        for line in self._lines(start):
+            if "names" in line:
+                groups.setdefault(line["stack"], []).extend(line["names"])
+        return groups
+
+    def _lines(self, start: int) -> Iterator[dict[str, Any]]:
+        descriptor = self._folder.open(JOURNAL_FILE)
+        with os.fdopen(descriptor, "rb") as journal:
+            journal.seek(start)
+            for line in journal:
+                yield loads_json(line)
+
+    def _merge(self) -> None:
+        temporary = STACK_FILE + ".tmp"
+        self._folder.remove(temporary)
+        try:
+            merged = GrowingObject(self._folder, temporary, b"{", TAIL_OBJECT)
+            merged.append(self._entries(dict(sorted(self._groups(0).items())), 0))
+            self._folder.rename(temporary, STACK_FILE)
+        except OSError:
+            self._folder.remove(temporary)
+            raise
+        self._target = merged
+
+
+def read_journal(path: Path) -> dict[str, list[str]]:
+    """Read the stacks of a step that was not finished.
+
+    Parameters
+    ----------
+    path
+        ``stack.json.part``; a broken last line is ignored.
+
+    Returns
+    -------
+    dict
+        Record name to frames, innermost first.
+    """
+    frames: dict[int, list[str]] = {}
+    stacks: dict[str, list[str]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            entry = loads_json(line)
+        except ValueError:
+            continue
+        if "frames" in entry:
+            frames[entry["stack"]] = entry["frames"]
+        for name in entry.get("names", ()):
+            stacks[name] = frames.get(entry["stack"], [])
+    return stacks

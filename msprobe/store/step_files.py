@@ -1,0 +1,209 @@
+"""The files of one open step, with every refusal of the disk turned into a note.
+
+What the writer hands over is already encoded; this class knows which file it belongs to and what happens when that
+file cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from msprobe.store.coverage_file import CoverageFile
+from msprobe.store.failures import Announcer, FailureNotes
+from msprobe.store.json_bytes import dumps_json
+from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, GrowingObject, PartWrittenError
+from msprobe.store.stacks import STACK_FILE, StackJournal
+from msprobe.store.step_folder import StepFolder
+from msprobe.store.tensor_files import TENSOR_FOLDER, TensorFiles
+
+DUMP_FILE = "dump.json"
+DEBUG_FILE = "debug.json"
+CONSTRUCT_FILE = "construct.json"
+_HEAD_ROOM = 64  # spaces kept in the first line, for a folder that gets a longer name
+_LOST = "records that could not be written are lost, those written before stay readable."
+
+
+class StepFiles:
+    """Files of one rank in one step. Nothing here raises because of the disk.
+
+    Parameters
+    ----------
+    folder
+        Absolute path of the rank folder to create; must not hold a dump yet.
+    head
+        First fields of the main file: ``task``, ``level``, ``framework``.
+    extra_info
+        Whether ``stack.json`` and ``construct.json`` are written.
+    tensors
+        Whether ``dump_tensor_data/`` is made.
+    render_stack
+        Turns a stack key into frames, innermost first.
+    announcer
+        Where warnings go.
+    """
+
+    __slots__ = (
+        "_construct",
+        "_coverage",
+        "_dump",
+        "_head",
+        "_head_line",
+        "_main",
+        "_root",
+        "_stacks",
+        "_tensors",
+        "folder",
+        "notes",
+    )
+
+    def __init__(  # noqa: PLR0913 - one keyword per property of the dump
+        self,
+        folder: Path,
+        head: Mapping[str, str],
+        *,
+        extra_info: bool,
+        tensors: bool,
+        render_stack: Callable[[Hashable], list[str]],
+        announcer: Announcer,
+    ) -> None:
+        self.folder = folder
+        self.notes = FailureNotes(None, announcer)
+        self._head = head
+        self._main = DEBUG_FILE if head["level"] == "debug" else DUMP_FILE
+        self._head_line = self._render_head(tensors)
+        self._root: StepFolder | None = None
+        self._dump: GrowingObject | None = None
+        self._construct: GrowingObject | None = None
+        self._stacks: StackJournal | None = None
+        self._coverage: CoverageFile | None = None
+        self._tensors: TensorFiles | None = None
+        try:
+            self._root = root = StepFolder(folder)
+            self.notes = FailureNotes(root, announcer)
+            self._dump = GrowingObject(root, self._main, self._head_line, TAIL_DUMP)
+            self._coverage = CoverageFile(root)
+            if extra_info:
+                self._construct = GrowingObject(root, CONSTRUCT_FILE, b"{", TAIL_OBJECT)
+                self._stacks = StackJournal(root, render_stack)
+            if tensors:
+                self._tensors = TensorFiles(root)
+        except OSError as error:
+            self.notes.note_os_error(str(folder), error, "what cannot be written of this step is lost.")
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, JSON and tensor files together."""
+        growing = (self._dump, self._construct, self._stacks)
+        tensors = self._tensors.bytes_written if self._tensors is not None else 0
+        return tensors + sum(file.size for file in growing if file is not None)
+
+    def append_records(self, members: Sequence[bytes]) -> int:
+        """Append encoded records to the main file; return how many are in it now."""
+        return self._append(self._dump, self._main, members)
+
+    def append_parents(self, members: Sequence[bytes]) -> None:
+        """Append encoded lines to ``construct.json``."""
+        self._append(self._construct, CONSTRUCT_FILE, members)
+
+    def append_stacks(self, calls: Sequence[tuple[str, Hashable]]) -> None:
+        """Add names with their stack keys to the stack journal."""
+        if self._stacks is not None and calls:
+            try:
+                self._stacks.append(calls)
+            except OSError as error:
+                self._note_refused(STACK_FILE, error)
+
+    def write_tensor(self, file_name: str, save: Callable[[BinaryIO], object]) -> str | None:
+        """Write one tensor file; None if that failed."""
+        if self._tensors is None:
+            return None
+        try:
+            return self._tensors.write(file_name, save)
+        except Exception as error:  # noqa: BLE001 - a callback of the caller; it must not reach the training
+            refusal = _os_error_behind(error)
+        if isinstance(refusal, OSError):
+            where = str(self.folder / TENSOR_FOLDER)
+            self.notes.note_os_error(where, refusal, "the tensor is not stored, its record is.")
+        else:
+            self.notes.note(f"tensor file {file_name}: {type(refusal).__name__}: {refusal}")
+        return None
+
+    def pause(self) -> None:
+        """Bring ``stack.json`` up to date; the other files always are."""
+        if self._stacks is not None:
+            try:
+                self._stacks.pause()
+            except OSError as error:
+                self._note_refused(STACK_FILE, error)
+
+    def finish(self, coverage: Callable[[], Mapping[str, Any]]) -> None:
+        """Finish ``stack.json``, write ``coverage.json``, close the folder.
+
+        The coverage is asked for last, so that it names every failure.
+        """
+        if self._stacks is not None:
+            try:
+                self._stacks.finish()
+            except OSError as error:
+                self._note_refused(STACK_FILE, error)
+        if self._coverage is not None:
+            try:
+                self._coverage.finish(coverage())
+            except OSError as error:
+                self._note_refused("coverage.json", error)
+        for opened in (self._tensors, self._root):
+            if opened is not None:
+                opened.close()
+
+    def relocate(self, folder: Path) -> None:
+        """Rename the folder and correct the path in the head of the main file.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be renamed.
+        """
+        self.folder.rename(folder)
+        self.folder = folder
+        line = self._render_head(self._tensors is not None, len(self._head_line))
+        if self._dump is None or len(line) != len(self._head_line):
+            return  # a much longer name: the head keeps the old path, readers look beside the file first
+        try:
+            self._dump.replace_head(line)
+            self._head_line = line
+        except OSError as error:
+            self._note_refused(self._main, error)
+
+    def _render_head(self, tensors: bool, length: int = 0) -> bytes:
+        """Render the first line, padded to a length so that it can be overwritten in place later."""
+        fields = {**self._head, "dump_data_dir": str(self.folder / TENSOR_FOLDER) if tensors else None}
+        text = dumps_json(fields)[:-1] + b',"data":'
+        return text.ljust(length - 1 if length else len(text) + _HEAD_ROOM) + b"{"
+
+    def _append(self, file: GrowingObject | None, name: str, members: Sequence[bytes]) -> int:
+        if file is None:
+            return 0
+        try:
+            file.append(members)
+        except PartWrittenError as error:
+            self._note_refused(name, error)
+            return error.kept
+        except OSError as error:
+            self._note_refused(name, error)
+            return 0
+        return len(members)
+
+    def _note_refused(self, name: str, error: OSError) -> None:
+        self.notes.note_os_error(str(self.folder / name), error, _LOST)
+
+
+def _os_error_behind(error: BaseException) -> BaseException:
+    """Return the refusal of the disk that another error was raised from, or the error itself."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error

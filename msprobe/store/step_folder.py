@@ -1,0 +1,107 @@
+"""One rank folder on disk, reached through a directory handle.
+
+Every file is opened relative to the handle and without following links. So a folder that is renamed while it is open
+(`proc1234` becoming `rank3`, or a later run moving it aside) keeps receiving its own data, and a link that somebody
+put in the place of a folder or file leads nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+
+FOLDER_MODE = 0o750
+FILE_MODE = 0o640
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class StepFolder:
+    """Directory handle with the few file operations that the store needs.
+
+    Parameters
+    ----------
+    path
+        Folder to create (mode 0750, with missing parents) and hold. Neither it nor its parent may be a symbolic link.
+
+    Raises
+    ------
+    OSError
+        It cannot be created or opened, or is a link (``ELOOP`` / ``ENOTDIR``).
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        parent = os.open(path.parent, _OPEN_FOLDER)
+        try:
+            self._fd = _make_and_open(path.name, parent)
+        finally:
+            os.close(parent)
+
+    def subfolder(self, name: str) -> StepFolder:
+        """Create and hold a folder inside this one."""
+        inner = object.__new__(StepFolder)
+        inner.path = self.path / name
+        inner._fd = _make_and_open(name, self._fd)
+        return inner
+
+    def create(self, name: str) -> int:
+        """Create a file that must not exist yet; return its descriptor, open for reading and writing."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, FILE_MODE, dir_fd=self._fd)
+
+    def open(self, name: str, extra_flags: int = 0) -> int:
+        """Open a regular file of this folder for reading and writing; return its descriptor."""
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | extra_flags
+        descriptor = os.open(name, flags, FILE_MODE, dir_fd=self._fd)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
+        return descriptor
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file inside the folder, replacing the target in one step."""
+        os.rename(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    def close(self) -> None:
+        """Give the handle back; the folder stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def write_fully(descriptor: int, content: bytes, offset: int) -> int:
+    """Write at an offset until all is written or the system refuses.
+
+    Returns
+    -------
+    int
+        Bytes written; fewer than given when the system refused part of it (the caller decides what to keep).
+
+    Raises
+    ------
+    OSError
+        Nothing at all could be written.
+    """
+    view = memoryview(content)
+    written = os.pwrite(descriptor, view, offset)
+    with contextlib.suppress(OSError):
+        while written < len(content):
+            written += os.pwrite(descriptor, view[written:], offset + written)
+    return written
+
+
+def _make_and_open(name: str, parent: int) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=parent)
+    return os.open(name, _OPEN_FOLDER, dir_fd=parent)

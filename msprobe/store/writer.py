@@ -1,0 +1,331 @@
+"""Writer of one open step of one rank.
+
+The hot calls (`add`, `add_parent`, `add_stack`) only append to a list. A flush encodes what is pending and appends it
+to the files with one write each; it happens when 1,000 items are pending, every half second on a background thread,
+at a pause and at the end. Nothing that was flushed stays in memory, except eight bytes per record to count duplicate
+names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from array import array
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypedDict
+
+from typing_extensions import Required
+
+from msprobe.store.failures import Announcer
+from msprobe.store.json_bytes import dumps_json, dumps_members
+from msprobe.store.step_files import StepFiles
+
+_ENCODING_ERRORS = (TypeError, ValueError, RuntimeError)  # RuntimeError: recursion, or a dict changed by another thread
+_CHUNK = 4096  # records encoded at a time, to bound memory when a whole step is flushed at once
+
+
+class WriterOptions(TypedDict, total=False):
+    """Keyword arguments of `StepWriter`, for code that passes them through."""
+
+    task: Required[str]
+    level: Required[str]
+    framework: Required[str]
+    extra_info: Required[bool]
+    tensors: Required[bool]
+    render_stack: Required[Callable[[Hashable], list[str]]]
+    resolve: Callable[[], None] | None
+    coverage: Callable[[], Mapping[str, Any]] | None
+    flush_every: float | None
+    batch: int | None
+
+
+class StepWriter:
+    """One open step of one rank; the only writer of its folder.
+
+    No method raises because of the disk or of a callback: the reason goes to `failures`, to ``dump_error_info.log``
+    and ``coverage.json``, and once to the ``msprobe`` logger. In a forked child all methods do nothing. All methods
+    may be called from several threads.
+
+    Parameters
+    ----------
+    folder
+        ``step{N}/rank{R}``; created with mode 0750, must not hold a dump yet.
+    task, level, framework
+        Written to the head of ``dump.json`` (``debug.json`` for level "debug").
+    extra_info
+        Whether ``stack.json`` and ``construct.json`` are written (never for level "debug").
+    tensors
+        Whether ``dump_tensor_data/`` is made.
+    render_stack
+        Turns a key given to `add_stack` into frames, innermost first. Called at a flush, once per different key.
+    resolve
+        Called before every flush, with the writer's lock held and possibly on the background thread: fills results
+        that were not known yet into the records already added.
+    coverage
+        Content for `finish` when the interpreter exits with the step still open.
+    flush_every
+        Seconds between background flushes; None: no thread (asynchronous dumps, which write nothing inside the step).
+    batch
+        Number of pending items at which `add` flushes; None: never.
+    announcer
+        Shared by all steps of a run, so that a full disk is announced once and not in every step.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per property of the dump
+        self,
+        folder: Path,
+        *,
+        task: str,
+        level: str,
+        framework: str,
+        extra_info: bool,
+        tensors: bool,
+        render_stack: Callable[[Hashable], list[str]],
+        resolve: Callable[[], None] | None = None,
+        coverage: Callable[[], Mapping[str, Any]] | None = None,
+        flush_every: float | None = 0.5,
+        batch: int | None = 1000,
+        announcer: Announcer | None = None,
+    ) -> None:
+        self._extra_info = extra_info and level != "debug"
+        self._render_stack = render_stack
+        self._resolve = resolve
+        self._exit_coverage = coverage
+        self._batch: float = batch if batch is not None else float("inf")
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._flushing = False
+        self._closed = False
+        self._records: list[tuple[str, dict[str, Any]]] = []
+        self._parents: list[tuple[str, str | None]] = []
+        self._calls: list[tuple[str, Hashable]] = []
+        self._name_hashes = array("q")
+        self._lost = 0
+        self._files = StepFiles(
+            Path(os.path.abspath(folder)),  # noqa: PTH100 - Path.resolve would follow links
+            {"task": task, "level": level, "framework": framework},
+            extra_info=self._extra_info,
+            tensors=tensors,
+            render_stack=self._render,
+            announcer=announcer or Announcer(),
+        )
+        atexit.register(self._finish_at_exit)
+        self._stop_flusher = threading.Event()
+        self._flusher: threading.Thread | None = None
+        if flush_every is not None:
+            self._flusher = threading.Thread(
+                target=self._flush_regularly, args=(flush_every,), name="msprobe-flush", daemon=True
+            )
+            self._flusher.start()
+
+    # Hot path: three appends. The lists are never replaced, only emptied from the front, so that an append from another
+    # thread is never lost.
+
+    def add(self, name: str, record: dict[str, Any]) -> None:
+        """Take a finished record; it is encoded and written later. A name given twice: readers see the last one."""
+        pending = self._records
+        pending.append((name, record))
+        if len(pending) >= self._batch:
+            self.flush()
+
+    def add_parent(self, child: str, parent: str | None) -> None:
+        """Take one line of ``construct.json``; None means that nothing encloses the child."""
+        if self._extra_info:
+            pending = self._parents
+            pending.append((child, parent))
+            if len(pending) >= self._batch:
+                self.flush()
+
+    def add_stack(self, name: str, key: Hashable) -> None:
+        """Take the call stack of a record, as a key that `render_stack` understands."""
+        if self._extra_info:
+            pending = self._calls
+            pending.append((name, key))
+            if len(pending) >= self._batch:
+                self.flush()
+
+    @property
+    def recorded(self) -> int:
+        """Number of records written so far."""
+        return len(self._name_hashes)
+
+    @property
+    def folder(self) -> Path:
+        """Where the step is written; changes with `relocate`."""
+        return self._files.folder
+
+    @property
+    def failures(self) -> list[str]:
+        """Reasons why something was not written, each once."""
+        return self._files.notes.reasons
+
+    def write_tensor(self, file_name: str, save: Callable[[BinaryIO], object]) -> str | None:
+        """Write one file into ``dump_tensor_data/``, completely or not at all.
+
+        Parameters
+        ----------
+        file_name
+            Record path with extension, e.g. ``Torch.relu.0.forward.input.0.pt``; made safe for the file system.
+        save
+            Writes the content to the binary file it is given.
+
+        Returns
+        -------
+        str or None
+            Name of the file, for ``data_name``; None if it could not be written (noted).
+        """
+        if self._in_forked_child():
+            return None
+        return self._files.write_tensor(file_name, save)
+
+    def flush(self) -> None:
+        """Write everything pending."""
+        if self._in_forked_child():
+            return
+        with self._lock:
+            if self._flushing:
+                return  # called again from inside a callback or a signal handler; the outer call writes it
+            self._flushing = True
+            try:
+                self._flush_pending()
+            finally:
+                self._flushing = False
+
+    def pause(self) -> None:
+        """Make every file complete JSON with everything added so far (`stop`); the step stays open."""
+        if self._in_forked_child():
+            return
+        self.flush()
+        with self._lock:
+            if not self._closed:
+                self._files.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause` (`start` again in the same step). Costs nothing: files grow in place."""
+
+    def finish(self, coverage: Mapping[str, Any]) -> None:
+        """End the step: write everything and ``coverage.json``, close the folder. A second call does nothing.
+
+        Parameters
+        ----------
+        coverage
+            The caller's counts; ``records``, ``bytes``, ``duplicates``, ``lost_records``, ``failures`` and
+            ``complete`` are added.
+        """
+        if self._in_forked_child():
+            return
+        self._stop_flusher.set()
+        if self._flusher is not None and self._flusher is not threading.current_thread():
+            self._flusher.join()
+        self.flush()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._files.finish(lambda: {**coverage, **self._counts()})
+        self._batch = 1  # a late record goes straight to flush, which notes it
+        atexit.unregister(self._finish_at_exit)
+
+    def note_failure(self, text: str) -> None:
+        """Add a reason to `failures` and a line to ``dump_error_info.log``."""
+        if not self._in_forked_child():
+            self._files.notes.note(text)
+
+    def relocate(self, folder: Path) -> None:
+        """Rename the folder of the open step, e.g. when a rank becomes known; writing goes on in it.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be renamed; writing goes on in the old one.
+        """
+        with self._lock:
+            self._files.relocate(folder)
+
+    def _in_forked_child(self) -> bool:
+        """Tell whether this is a copy of the writer in a forked process, and drop what is pending there.
+
+        The parent writes it. The lock must not be touched: another thread may have held it at the moment of the fork.
+        """
+        if os.getpid() == self._pid:
+            return False
+        self._drop_pending()
+        return True
+
+    def _drop_pending(self) -> None:
+        self._records.clear()
+        self._parents.clear()
+        self._calls.clear()
+
+    def _flush_regularly(self, seconds: float) -> None:
+        while not self._stop_flusher.wait(seconds):
+            self.flush()
+
+    def _flush_pending(self) -> None:
+        if not (self._records or self._parents or self._calls):
+            return
+        if self._closed:
+            self._drop_pending()
+            self._files.notes.warn("late", f"records that came after the end of the step {self.folder} were dropped")
+            return
+        if self._resolve is not None:
+            try:
+                self._resolve()
+            except Exception as error:  # noqa: BLE001 - a callback of the caller; the records are still worth writing
+                self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
+        count = len(self._records)
+        for start in range(0, count, _CHUNK):
+            self._write_records(self._records[start : min(start + _CHUNK, count)])
+        del self._records[:count]
+        parents = self._parents[:]
+        self._files.append_parents(self._encode(parents))
+        del self._parents[: len(parents)]
+        calls = self._calls[:]
+        self._files.append_stacks(calls)
+        del self._calls[: len(calls)]
+
+    def _write_records(self, batch: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        kept = self._files.append_records(self._encode(batch))
+        self._lost += len(batch) - kept
+        self._name_hashes.extend([hash(name) for name, _ in batch[:kept]])
+
+    def _encode(self, items: Sequence[tuple[str, Any]]) -> list[bytes]:
+        try:
+            return dumps_members(items)
+        except _ENCODING_ERRORS:
+            return [self._encode_alone(name, value) for name, value in items]
+
+    def _encode_alone(self, name: str, value: Any) -> bytes:
+        try:
+            return dumps_json(name) + b":" + dumps_json(value)
+        except _ENCODING_ERRORS as error:
+            self.note_failure(f"record {name} has no JSON form and is left empty: {type(error).__name__}: {error}")
+            return dumps_json(str(name)) + b":{}"
+
+    def _render(self, key: Hashable) -> list[str]:
+        try:
+            return self._render_stack(key)
+        except Exception as error:  # noqa: BLE001 - a callback of the caller; the name is kept with an empty stack
+            self.note_failure(f"a call stack could not be rendered: {type(error).__name__}: {error}")
+            return []
+
+    def _counts(self) -> dict[str, Any]:
+        written = len(self._name_hashes)
+        return {
+            "records": written,
+            "bytes": self._files.size,
+            "duplicates": written - len(set(self._name_hashes)),
+            "lost_records": self._lost,
+            "failures": list(self.failures),
+        }
+
+    def _finish_at_exit(self) -> None:
+        coverage: Mapping[str, Any] = {}
+        if self._exit_coverage is not None and os.getpid() == self._pid:
+            try:
+                coverage = self._exit_coverage()
+            except Exception as error:  # noqa: BLE001 - a callback of the caller; the step is still finished
+                self.note_failure(f"coverage could not be collected at exit: {type(error).__name__}: {error}")
+        self.finish(coverage)
