@@ -66,6 +66,29 @@ def config_new(
     typer.echo(write_starting_config(file, task, dump_path, force=force))
 
 
+@app.command()
+def recover(
+    path: Annotated[Path, typer.Argument(help="A dump_path, a step folder or a rank folder.")],
+) -> None:
+    """Make the dumps of a killed run loadable: close open files, cut off what was half written.
+
+    Example: msprobe recover ./msprobe_dump
+    """
+    from msprobe.store import DumpReadError  # noqa: PLC0415
+    from msprobe.store import recover as recover_dumps  # noqa: PLC0415
+
+    try:
+        report = recover_dumps(path)
+    except (DumpReadError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    for folder in report.folders:
+        cut = f", {folder.bytes_cut} unfinished bytes removed" if folder.bytes_cut else ""
+        typer.echo(f"{folder.state:9} {folder.folder}: {folder.records} records{cut}")
+        for action in folder.actions:
+            typer.echo(f"          {action}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from msprobe.dispatch.engine import EngineEntry
 from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.store import StepWriter
+
+_LOG = logging.getLogger("msprobe")
 
 
 class PytorchAdapter:
@@ -48,6 +51,7 @@ class PytorchAdapter:
             self._mode = ApiMode(self.capture, ApiTable(), lowest)
         self._engine = EngineEntry(self._mode, self.capture.threads) if self._mode is not None else None
         self._modules = ModuleHooks(self.capture, self._mode)
+        self._single: ModuleHooks | None = None
         self._parameters = ParameterGradients(self.capture)
         self._optimizer_hooks: list[Any] = []
         _silence_in_child(self.capture)
@@ -121,6 +125,7 @@ class PytorchAdapter:
     def detach(self) -> None:
         """Remove every hook and the mode."""
         self.capture.running = False
+        self.end_module_dump()
         if self._mode is not None and self._engine is not None:
             self._mode.leave_thread()
             self._engine.detach()
@@ -135,6 +140,31 @@ class PytorchAdapter:
     def mode(self) -> ApiMode | None:
         """The function mode while it records in this thread."""
         return self._mode if self.capture.running and self.capture.threads.has_mode else None
+
+    def begin_module_dump(self, module: torch.nn.Module, dump_name: str) -> None:
+        """Record ``module`` as ``Module.{dump_name}.Class`` and no API call, until :meth:`end_module_dump`."""
+        if not isinstance(module, torch.nn.Module):
+            raise LifecycleError(f"module_dump: expected a torch.nn.Module, not {type(module).__name__}")
+        if not self.capture.running:
+            _LOG.warning("msprobe: module_dump() outside start() and stop() records nothing")
+            return
+        if self._modules.records(module):
+            _LOG.warning("msprobe: module_dump(%s): start(model) records this module already", dump_name)
+            return
+        self.end_module_dump()
+        if self._mode is not None:
+            self._mode.leave_thread()
+        self._single = ModuleHooks(self.capture, None)
+        self._single.record_one(f"Module.{dump_name}.{type(module).__name__}", module)
+
+    def end_module_dump(self) -> None:
+        """Record again what the level records."""
+        if self._single is None:
+            return
+        self._single.remove()
+        self._single = None
+        if self._mode is not None and self.capture.running:
+            self._mode.enter_thread()
 
     def _optimizer_begins(self, *_: Any) -> None:
         self.capture.threads.phase = "optimizer"

@@ -66,6 +66,10 @@ class ModuleHooks:
                 continue
             self.record_one(base, module)
 
+    def records(self, module: torch.nn.Module) -> bool:
+        """Whether the calls of ``module`` are recorded."""
+        return any(isinstance(hook, _Before) and hook.hooks is self for hook in module._forward_pre_hooks.values())
+
     def record_one(self, base: str, module: torch.nn.Module) -> None:
         """Record the calls of one module under the name ``base``."""
         self._handles += (
@@ -160,14 +164,14 @@ class ModuleHooks:
 class _Before(VanishingHook):
     """Forward pre-hook of one module."""
 
-    __slots__ = ("_base", "_hooks")
+    __slots__ = ("_base", "hooks")
 
     def __init__(self, hooks: ModuleHooks, base: str) -> None:
-        self._hooks = hooks
+        self.hooks = hooks
         self._base = base
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        self._hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
+        self.hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
 
 
 class _After(VanishingHook):

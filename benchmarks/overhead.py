@@ -1,0 +1,106 @@
+"""Slow-down of a training step: with and without the tool, alternating in one process per configuration.
+
+Usage: python benchmarks/overhead.py [--rounds 15] [--only L1,mix] [--json FILE]
+
+Everything the tool does is inside the timed step: recording, closing the step, writing every file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CONFIGURATIONS: dict[str, dict[str, object]] = {
+    "L0": {"level": "L0"},
+    "L1": {"level": "L1"},
+    "mix": {"level": "mix"},
+    "structure": {"level": "mix", "task": "structure"},
+    "L1 md5": {"level": "L1", "statistics": {"summary_mode": "md5"}},
+    "L1 xor": {"level": "L1", "statistics": {"summary_mode": "xor"}},
+    "L1 hash": {"level": "L1", "statistics": {"summary_mode": "hash"}},
+    "after the last step": {"level": "mix", "step": [0]},
+}
+
+
+def measure(config: dict[str, object], rounds: int) -> dict[str, object]:
+    """Run in a process of its own: medians in milliseconds and the ratio of a step."""
+    import torch
+    from gpt import TrainingStep
+
+    from msprobe.pytorch import PrecisionDebugger
+
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps({"task": "statistics", "dump_path": f"{folder}/dump", **config}))
+        debugger = PrecisionDebugger(path)
+        step = TrainingStep()
+
+        def timed(*, recorded: bool) -> float:
+            begin = time.perf_counter()
+            if recorded:
+                with debugger.capture(step.model):
+                    step()
+            else:
+                step()
+            return (time.perf_counter() - begin) * 1e3
+
+        for _ in range(2):
+            timed(recorded=False)
+            timed(recorded=True)
+        pairs = [(timed(recorded=False), timed(recorded=True)) for _ in range(rounds)]
+        coverages = sorted(Path(folder).glob("dump/step*/*/coverage.json"))
+        coverage = json.loads(coverages[0].read_text()) if coverages else {}
+    without = statistics.median(a for a, _ in pairs)
+    with_tool = statistics.median(b for _, b in pairs)
+    ratios = sorted(b / a for a, b in pairs)
+    records = coverage.get("records", 0)
+    return {
+        "without_ms": without,
+        "with_ms": with_tool,
+        "ratio": statistics.median(ratios),
+        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+        "records": records,
+        "us_per_record": (with_tool - without) * 1e3 / records if records else None,
+        "kernels": coverage.get("kernels"),
+    }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=15)
+    arguments.add_argument("--only", default="", help="comma-separated names of configurations")
+    arguments.add_argument("--json", type=Path, help="write the results to this file")
+    arguments.add_argument("--one", help=argparse.SUPPRESS)
+    chosen = arguments.parse_args()
+    if chosen.one:
+        print(json.dumps(measure(CONFIGURATIONS[chosen.one], chosen.rounds)))
+        return
+    results = {}
+    names = chosen.only.split(",") if chosen.only else list(CONFIGURATIONS)
+    print(f"{'configuration':22} {'without':>9} {'with':>9} {'ratio':>7} {'quartiles':>15} {'records':>8} {'us/record':>10}")
+    for name in names:
+        command = [sys.executable, "-W", "ignore", __file__, "--one", name, "--rounds", str(chosen.rounds)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{name}: {done.stderr.strip().splitlines()[-1] if done.stderr else 'failed'}")
+        result = results[name] = json.loads(done.stdout.splitlines()[-1])
+        low, high = result["ratio_quartiles"]
+        per_record = f"{result['us_per_record']:10.1f}" if result["us_per_record"] is not None else " " * 10
+        print(
+            f"{name:22} {result['without_ms']:7.1f}ms {result['with_ms']:7.1f}ms {result['ratio']:7.3f} "
+            f"{low:7.3f}-{high:7.3f} {result['records']:8} {per_record}",
+            flush=True,
+        )
+    if chosen.json:
+        chosen.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

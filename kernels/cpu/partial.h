@@ -1,0 +1,79 @@
+// What a statistics kernel accumulates, and the fixed partition of a tensor that makes results independent of threads.
+#pragma once
+#include <cstdint>
+#include <limits>
+
+namespace msprobe {
+
+// Sums are formed inside blocks of this many consecutive elements; block sums are added in index order.
+constexpr int64_t kBlock = 4096;
+// Element k of a block goes to lane k % 16, on every instruction set, so that they all round alike.
+constexpr int kLanes = 16;
+
+using Int128 = __int128;
+using UInt128 = unsigned __int128;
+
+// Running result over a range of elements. Floating kernels use the doubles, integer kernels the i-fields
+// (and sumsq for 64-bit integers, whose squares fit no integer).
+struct Partial {
+  double max = -std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
+  double sum = 0;
+  double sumsq = 0;
+  int64_t imax = std::numeric_limits<int64_t>::min();
+  int64_t imin = std::numeric_limits<int64_t>::max();
+  Int128 isum = 0;
+  UInt128 isumsq = 0;
+  int64_t nan = 0;
+  int64_t inf = 0;
+  int64_t zero = 0;
+};
+
+// Appends the result of the elements that follow those of `a`.
+inline void append(Partial& a, const Partial& b) {
+  a.max = b.max > a.max ? b.max : a.max;
+  a.min = b.min < a.min ? b.min : a.min;
+  a.sum += b.sum;
+  a.sumsq += b.sumsq;
+  a.imax = b.imax > a.imax ? b.imax : a.imax;
+  a.imin = b.imin < a.imin ? b.imin : a.imin;
+  a.isum += b.isum;
+  a.isumsq += b.isumsq;
+  a.nan += b.nan;
+  a.inf += b.inf;
+  a.zero += b.zero;
+}
+
+// Adds `n` <= kBlock elements at `p` (aligned to the element) to `acc`.
+using BlockFn = void (*)(const void* p, int64_t n, Partial& acc);
+// Says whether one of `n` elements is NaN or infinite.
+using NonfiniteFn = bool (*)(const void* p, int64_t n);
+// XOR of `n` little-endian 64-bit words.
+using XorFn = uint64_t (*)(const void* p, int64_t n);
+// Sum of fmix64(word_i + (first + i) * golden) over `n` words; see words.h.
+using HashFn = uint64_t (*)(const void* p, int64_t n, uint64_t first);
+
+// The kernels of one instruction set.
+struct KernelTable {
+  const char* isa;
+  BlockFn u8, i8, i16, i32, i64, u16, u32, u64, boolean;
+  BlockFn f16, bf16, f32, f64;
+  BlockFn e5m2, e4m3fn, e5m2fnuz, e4m3fnuz, e8m0fnu;
+  BlockFn c32, c64, c128;
+  NonfiniteFn nonfinite16_half, nonfinite16_bfloat, nonfinite32, nonfinite64;
+  XorFn xor_words;
+  HashFn hash_words;
+};
+
+extern const KernelTable kPortable;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define MSPROBE_X86 1
+extern const KernelTable kAvx2;
+extern const KernelTable kAvx512;
+extern const KernelTable kAvx512NoVnni;
+#endif
+
+// The best table for this processor, chosen once.
+const KernelTable& kernels();
+
+}  // namespace msprobe
