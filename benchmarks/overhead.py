@@ -84,7 +84,8 @@ def main() -> None:
         return
     results = {}
     names = chosen.only.split(",") if chosen.only else list(CONFIGURATIONS)
-    print(f"{'configuration':22} {'without':>9} {'with':>9} {'ratio':>7} {'quartiles':>15} {'records':>8} {'us/record':>10}")
+    columns = ("configuration", "without", "with", "ratio", "quartiles", "records", "us/record")
+    print("{:22} {:>9} {:>9} {:>7} {:>15} {:>8} {:>10}".format(*columns))
     for name in names:
         command = [sys.executable, "-W", "ignore", __file__, "--one", name, "--rounds", str(chosen.rounds)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

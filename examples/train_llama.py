@@ -89,7 +89,9 @@ def show_records(console: Console, dump: Dump) -> None:
     """A few records as a table."""
     table = Table(title="A few records (first output)", title_justify="left")
     for column in ("record", "shape", "Max", "Min", "Mean", "Norm"):
-        table.add_column(column, justify="left" if column in ("record", "shape") else "right", no_wrap=column == "record")
+        table.add_column(
+            column, justify="left" if column in ("record", "shape") else "right", no_wrap=column == "record"
+        )
     wanted = ("layers.0.self_attn.q_proj", "scaled_dot_product", "layers.0.mlp.", "cross_entropy", "lm_head")
     names = [name for name in dump.data if any(part in name for part in wanted)]
     for name in names[:6] + names[-8:]:
@@ -127,7 +129,9 @@ def main() -> None:
     dump = read_dump(folder)
     coverage = dump.coverage or {}
     console.print("\n[bold]What was recorded in step 0?[/bold]")
-    console.print(f"  {coverage['records']} records, {coverage['bytes'] / 1e6:.2f} MB, measured by {coverage['kernels']}")
+    console.print(
+        f"  {coverage['records']} records, {coverage['bytes'] / 1e6:.2f} MB, measured by {coverage['kernels']}"
+    )
     console.print(f"  not recorded: {coverage['not_recorded'] or 'nothing'}")
     console.print(f"  failures: {coverage['failures'] or 'none'}\n")
     show_records(console, dump)

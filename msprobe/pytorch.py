@@ -47,7 +47,9 @@ class _PerProcess(type):
         existing = cls.__dict__.get("_instance")
         if existing is not None:
             if (args, kwargs) != existing._arguments:
-                _LOG.warning("msprobe: this process has a PrecisionDebugger already; its settings stay, the new ones are ignored")
+                _LOG.warning(
+                    "msprobe: this process has a PrecisionDebugger already; its settings stay, the new ones are ignored"
+                )
             return existing
         created = super().__call__(*args, **kwargs)
         created._arguments = (args, kwargs)
@@ -85,9 +87,7 @@ class PrecisionDebugger(metaclass=_PerProcess):
         level: str | None = None,
         step: Sequence[int | str] | None = None,
     ) -> None:
-        config = load_config(
-            config_path, framework="pytorch", task=task, dump_path=dump_path, level=level, step=step
-        )
+        config = load_config(config_path, framework="pytorch", task=task, dump_path=dump_path, level=level, step=step)
         check_implemented(config)
         self._adapter = PytorchAdapter(config)
         self._session = Session(config, self._adapter)
@@ -100,7 +100,9 @@ class PrecisionDebugger(metaclass=_PerProcess):
         return cls._instance
 
     @classmethod
-    def start(cls, model: Model | None = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
+    def start(
+        cls, model: Model | None = None, token_range: Sequence[int] | None = None, rank_id: int | None = None
+    ) -> None:
         """Begin to record.
 
         Parameters
@@ -176,7 +178,7 @@ class PrecisionDebugger(metaclass=_PerProcess):
                 yield batch
 
     @classmethod
-    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:  # noqa: ARG003, FBT001, FBT002
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
         """Save single values (level debug).
 
         Raises
@@ -206,7 +208,7 @@ class PrecisionDebugger(metaclass=_PerProcess):
         cls._current()._custom.restore(module, name)
 
 
-def save(variable: Any, name: str, save_backward: bool = True) -> None:  # noqa: FBT001, FBT002
+def save(variable: Any, name: str, save_backward: bool = True) -> None:
     """Save single values; see :meth:`PrecisionDebugger.save`."""
     PrecisionDebugger.save(variable, name, save_backward)
 

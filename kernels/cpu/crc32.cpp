@@ -1,10 +1,14 @@
 // CRC-32 with zlib's polynomial: carry-less multiplication where the processor has it, tables elsewhere.
-#include <cstring>
-
+#include "kernel_table.h"
 #include "stats.h"
 
 #if defined(MSPROBE_X86)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__)
+#define MSPROBE_ARM_CRC 1
+#include <sys/auxv.h>
+
+#include <cstring>
 #endif
 
 namespace msprobe {
@@ -124,22 +128,44 @@ MSPROBE_VCLMUL uint32_t crc_by_vclmul(uint32_t c, const uint8_t* p, int64_t n) {
 
 #endif
 
+#if defined(MSPROBE_ARM_CRC)
+
+constexpr unsigned long kHasCrc32 = 1ul << 7;  // HWCAP_CRC32 of the Linux kernel's arm64 ABI
+
+// The instructions use zlib's polynomial.
+__attribute__((target("+crc"))) uint32_t crc_by_arm(uint32_t c, const uint8_t* p, int64_t n) {
+  for (; n >= 8; n -= 8, p += 8) {
+    uint64_t word;
+    std::memcpy(&word, p, 8);
+    c = __builtin_aarch64_crc32x(c, word);
+  }
+  return crc_by_tables(c, p, n);
+}
+
+#endif
+
 using CrcFn = uint32_t (*)(uint32_t, const uint8_t*, int64_t);
 
+// The function for n bytes: `large` from `from` on, `medium` from 64 on, else tables.
 struct Choice {
-  CrcFn fast;
-  int64_t from;
+  CrcFn medium = crc_by_tables;
+  CrcFn large = crc_by_tables;
+  int64_t from = 64;
 };
 
 Choice choose() {
 #if defined(MSPROBE_X86)
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) return {crc_by_tables, 0};
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq"))
-    return {crc_by_vclmul, 256};
-  return {crc_by_clmul, 64};
+  const IsaLimit limit = isa_limit();
+  if (limit == IsaLimit::kBaseline || !__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) return {};
+  const bool wide = limit == IsaLimit::kAvx512 && __builtin_cpu_supports("avx512f") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq");
+  return {crc_by_clmul, wide ? crc_by_vclmul : crc_by_clmul, 256};
+#elif defined(MSPROBE_ARM_CRC)
+  if (getauxval(AT_HWCAP) & kHasCrc32) return {crc_by_arm, crc_by_arm, 64};
+  return {};
 #else
-  return {crc_by_tables, 0};
+  return {};
 #endif
 }
 
@@ -148,10 +174,8 @@ Choice choose() {
 uint32_t crc32(uint32_t crc, const void* data, int64_t nbytes) {
   static const Choice choice = choose();
   const auto* p = static_cast<const uint8_t*>(data);
-#if defined(MSPROBE_X86)
-  if (nbytes >= 64 && nbytes < choice.from && choice.from > 64) return ~crc_by_clmul(~crc, p, nbytes);
-#endif
-  return nbytes >= choice.from ? ~choice.fast(~crc, p, nbytes) : ~crc_by_tables(~crc, p, nbytes);
+  if (nbytes < 64) return ~crc_by_tables(~crc, p, nbytes);
+  return ~(nbytes < choice.from ? choice.medium : choice.large)(~crc, p, nbytes);
 }
 
 uint32_t crc32(uint32_t crc, const Layout& layout) {

@@ -1,6 +1,6 @@
 // Numbers of c10::ScalarType (torch 2.13) that the kernels read, and what each of them is.
 #pragma once
-#include "partial.h"
+#include "kernel_table.h"
 
 namespace msprobe {
 

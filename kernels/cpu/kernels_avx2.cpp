@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "partial.h"
+#include "kernel_table.h"
 
 #if defined(MSPROBE_X86)
 

@@ -1,8 +1,10 @@
 // Fills a KernelTable from the blocks included before it, compiled for the instruction set in force.
 #pragma once
+#include "block_decoded.h"
 #include "block_float.h"
 #include "block_int.h"
 #include "block_words.h"
+#include "kernel_table.h"
 
 namespace msprobe {
 namespace {
@@ -19,9 +21,9 @@ constexpr KernelTable make_table(const char* isa) {
   t.i64 = int64_block<int64_t>;
   t.u64 = int64_block<uint64_t>;
   t.boolean = bool_block;
-  t.f16 = narrow_block<ReadF16>;
-  t.bf16 = narrow_block<ReadBf16>;
-  t.f32 = narrow_block<ReadF32>;
+  t.f16 = half_block<ReadF16>;
+  t.bf16 = half_block<ReadBf16>;
+  t.f32 = f32_block;
   t.f64 = f64_block;
   t.e5m2 = float8_block<Float8::kE5m2>;
   t.e4m3fn = float8_block<Float8::kE4m3fn>;

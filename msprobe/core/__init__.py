@@ -1,1 +1,1 @@
-
+"""Configuration, names, selection and life cycle; imports no framework."""

@@ -22,7 +22,9 @@ PARAMETERS_GRAD: Direction = "parameters_grad"
 
 MODULE_PREFIXES = ("Module", "Cell")
 
-_API = re.compile(r"(?P<prefix>[^.#]+)\.(?P<path>[^#]+)\.(?P<index>\d+)\.(?P<direction>forward|backward)(?:#(?P<tag>.+))?")
+_API = re.compile(
+    r"(?P<prefix>[^.#]+)\.(?P<path>[^#]+)\.(?P<index>\d+)\.(?P<direction>forward|backward)(?:#(?P<tag>.+))?"
+)
 _MODULE = re.compile(
     r"(?P<prefix>Module|Cell)\.(?:(?P<path>.+)\.)?(?P<cls>[^.]+)"
     r"\.(?P<direction>forward|backward|parameters_grad)\.(?P<index>\d+)(?:#(?P<tag>.+))?",
@@ -83,10 +85,8 @@ def parse_name(text: str) -> RecordName | None:
     RecordName or None
         None when the text does not follow the grammar.
     """
-    if text.startswith(("Module.", "Cell.")):
-        match = _MODULE.fullmatch(text)
-    else:
-        match = _API.fullmatch(text)
+    grammar = _MODULE if text.startswith(("Module.", "Cell.")) else _API
+    match = grammar.fullmatch(text)
     if match is None:
         return None
     part = match.groupdict()

@@ -79,7 +79,7 @@ class Session:
         for text in config.warnings:
             _LOG.warning("msprobe: %s", text)
 
-    # ---- the three calls --------------------------------------------------------------------------------------------------
+    # -- the three calls
 
     def start(self, model: Any = None, rank_id: int | None = None) -> None:
         """Begin to record, if this step and rank are wanted.
@@ -168,7 +168,7 @@ class Session:
         if not self._records and not self._left_out:
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
-    # ---- steps and ranks -------------------------------------------------------------------------------------------------
+    # -- steps and ranks
 
     def _wanted(self, rank_id: int | None) -> bool:
         steps, ranks = self.config.step, self.config.rank

@@ -1,1 +1,1 @@
-
+"""Capture of eager PyTorch: APIs, modules and their gradients."""

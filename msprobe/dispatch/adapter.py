@@ -110,7 +110,7 @@ class PytorchAdapter:
         if self._records_modules:
             self._modules.record(models)
             self._parameters.record(models)
-        elif self.capture.keeps_stacks:
+        else:
             self._modules.follow()
         if self._config.level == "mix":
             self._optimizer_hooks = [

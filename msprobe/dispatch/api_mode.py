@@ -53,6 +53,13 @@ class ApiMode(TorchFunctionMode):
             lift_mode(self)
             self._capture.threads.has_mode = False
 
+    def switch_thread(self) -> None:
+        """Put the mode on this thread's stack, or take it off."""
+        if self._capture.threads.has_mode:
+            self.leave_thread()
+        else:
+            self.enter_thread()
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

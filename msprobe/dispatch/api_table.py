@@ -1,9 +1,10 @@
 """From the function object that torch hands to a ``TorchFunctionMode`` to the API it stands for.
 
 Every overridable function has one identity however it was imported, so a name is found once per object and cached.
-Nothing in torch is replaced. Three kinds of objects need the call site to decide (see :mod:`msprobe.dispatch.call_site`):
-operators (``a + b`` arrives as ``Tensor.add``), functions that two namespaces share (``F.conv2d is torch.conv2d``) and
-functions behind ``boolean_dispatch`` (``F.max_pool2d(..., return_indices=True)``).
+Nothing in torch is replaced. Three kinds of objects need the call site to decide (see
+:mod:`msprobe.dispatch.call_site`): operators (``a + b`` arrives as ``Tensor.add``), functions that two namespaces
+share (``F.conv2d is torch.conv2d``) and functions behind ``boolean_dispatch`` (``F.max_pool2d(...,
+return_indices=True)``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _VALUE_FREE = frozenset(
     """
     __array_priority__ __deepcopy__ __delete__ __dir__ __dlpack_device__ __format__ __get__ __hash__ __len__ __reduce__
     __reduce_ex__ __repr__ __set__ __setstate__ _is_view _is_zerotensor _nnz _set_grad_enabled _sparse_mask_projection
-    _version can_cast coalesced data_ptr dense_dim device dim dim_order element_size get_default_dtype get_device has_names
-    has_torch_function is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point is_inference is_neg
-    is_nonzero is_pinned is_same_size is_set_to is_shared is_signed is_sparse is_storage is_tensor manual_seed ndimension
-    nelement numel pin_memory promote_types record_stream register_hook register_post_accumulate_grad_hook
-    requires_grad_ result_type retain_grad set_default_dtype share_memory_ size sparse_dim storage storage_offset
-    storage_type stride sym_numel typed_storage untyped_storage
+    _version can_cast coalesced data_ptr dense_dim device dim dim_order element_size get_default_dtype get_device
+    has_names has_torch_function is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
+    is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed is_sparse is_storage is_tensor
+    manual_seed ndimension nelement numel pin_memory promote_types record_stream register_hook
+    register_post_accumulate_grad_hook requires_grad_ result_type retain_grad set_default_dtype share_memory_ size
+    sparse_dim storage storage_offset storage_type stride sym_numel typed_storage untyped_storage
     """.split()
 )
 
@@ -165,24 +166,27 @@ class ApiTable:
 
 def _name_unlisted(function: Any) -> Api:
     """Name a function that no public namespace lists: custom ops, private builtins, user functions."""
-    name = getattr(function, "__name__", None) or type(function).__name__
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        packet = function if isinstance(function, torch._ops.OpOverloadPacket) else function.overloadpacket
-        namespace, _, op = packet._qualified_op_name.partition("::")
-        if namespace in _BOOKKEEPING:
-            return Api("Torch", f"ops.{namespace}.{op}", ignored=True)
-        prefix = {"aten": "Aten", "npu": "NPU"}.get(namespace)
-        return Api(prefix, op) if prefix else Api("Torch", f"ops.{namespace}.{op}")
+        return _name_operator(function)
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
     module = getattr(function, "__module__", None) or ""
-    if name in _VALUE_FREE or not isinstance(name, str):
-        return Api("Tensor", str(name), ignored=True)
-    if module == "torch" or module.startswith("torch."):
-        path = module.partition(".")[2]
-        if path == "_tensor" or getattr(function, "__objclass__", None) is torch._C.TensorBase:
-            return Api("Tensor", name)
-        if path in ("", "functional", "_C") or path.startswith("_C"):
-            return Api("Torch", name)
-        return Api("Torch", f"{path}.{name}")
-    if getattr(function, "__objclass__", None) is not None or not module:
-        return Api("Tensor" if hasattr(torch.Tensor, name) else "Torch", name)
-    return Api("custom", name)
+    if name in _VALUE_FREE:
+        return Api("Tensor", name, ignored=True)
+    of_tensor = getattr(function, "__objclass__", None) is torch._C.TensorBase or module == "torch._tensor"
+    if of_tensor or (not module and hasattr(torch.Tensor, name)):
+        return Api("Tensor", name)
+    if module and module.split(".")[0] != "torch":
+        return Api("custom", name)
+    path = module.partition(".")[2]
+    if path in ("", "functional") or path.startswith("_C"):
+        return Api("Torch", name)
+    return Api("Torch", f"{path}.{name}")
+
+
+def _name_operator(function: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> Api:
+    packet = function if isinstance(function, torch._ops.OpOverloadPacket) else function.overloadpacket
+    namespace, _, op = packet._qualified_op_name.partition("::")
+    if namespace in _BOOKKEEPING:
+        return Api("Torch", f"ops.{namespace}.{op}", ignored=True)
+    prefix = {"aten": "Aten", "npu": "NPU"}.get(namespace)
+    return Api(prefix, op) if prefix else Api("Torch", f"ops.{namespace}.{op}")

@@ -1,8 +1,9 @@
 """Turn calls into records: the one mechanism behind every level.
 
-An API call and a module call are begun, ended or aborted here; their gradients arrive through :mod:`msprobe.dispatch.spans`.
-Everything in this file runs inside the user's step: strings are built once, stacks are kept as offsets, and what can wait
-waits for the writer's flush. Callers hold ``torch._C.DisableTorchFunction()``, so nothing here is itself captured.
+An API call and a module call are begun, ended or aborted here; their gradients arrive through
+:mod:`msprobe.dispatch.spans`. Everything in this file runs inside the user's step: strings are built once, stacks are
+kept as offsets, and what can wait waits for the writer's flush. Callers hold ``torch._C.DisableTorchFunction()``, so
+nothing here is itself captured.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ class Capture:
         self.writer: StepWriter | None = None
         self.epoch = 0
         self.level = config.level
-        self.selection = Selection(
-            config.list, config.scope, config.tensor_list, expand_modules=config.level == "mix"
-        )
+        self.selection = Selection(config.list, config.scope, config.tensor_list, expand_modules=config.level == "mix")
         self.coverage = Coverage()
         self.threads = ThreadState()
         self.stacks = StackBook()
@@ -80,7 +79,7 @@ class Capture:
             write_tensor=self._write_tensor,
         )
 
-    # ---- calls ------------------------------------------------------------------------------------------------------
+    # -- calls
 
     def begin(
         self, base: str, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType | None, module: Any = None
@@ -132,6 +131,13 @@ class Capture:
                 opened.since = _sequence()
         return opened
 
+    def add_kwargs(self, opened: OpenCall, kwargs: Mapping[str, Any]) -> None:
+        """Record keyword arguments of a call that became known after it began."""
+        if opened.record is not None:
+            name = opened.call.forward
+            prefix = f"{name}.kwargs" if self.wants_tensors(name) else None
+            opened.record["input_kwargs"] = self.encoder.encode_mapping(kwargs, prefix)
+
     def end(self, opened: OpenCall, output: Any) -> None:
         """The call returned ``output``: record its outputs and watch its gradients."""
         call = opened.call
@@ -170,7 +176,7 @@ class Capture:
         else:
             _LOG.warning("msprobe could not record %s: %s", where, error)
 
-    # ---- parts of a record --------------------------------------------------------------------------------------------
+    # -- parts of a record
 
     def wants_tensors(self, name: str) -> bool:
         """Whether the full tensors of the record ``name`` are saved."""
@@ -185,7 +191,10 @@ class Capture:
                     "input_args": encoder.encode_sequence(args, f"{name}.input"),
                     "input_kwargs": encoder.encode_mapping(kwargs, f"{name}.kwargs"),
                 }
-        record = {"input_args": encoder.encode_sequence(args), "input_kwargs": encoder.encode_mapping(kwargs) if kwargs else {}}
+        record = {
+            "input_args": encoder.encode_sequence(args),
+            "input_kwargs": encoder.encode_mapping(kwargs) if kwargs else {},
+        }
         encoder.commit()
         return record
 
@@ -246,7 +255,7 @@ class Capture:
     def _write_tensor(self, file_name: str, save: Any) -> str | None:
         return self.writer.write_tensor(file_name, save)  # type: ignore[union-attr]
 
-    # ---- steps --------------------------------------------------------------------------------------------------------
+    # -- steps
 
     def close_step(self) -> dict[str, Any]:
         """End of a step: emit what waits for gradients, restart names and counts; return the coverage report."""

@@ -1,7 +1,8 @@
 """See what runs inside a backward pass: recomputation, ``autograd.Function.backward``, user hooks.
 
 ``loss.backward()`` is itself a torch function, so the mode is off its stack while the engine runs. The engine's private
-entry point is wrapped while a capture runs, and puts the mode back for the time of the pass. No public attribute changes.
+entry point is wrapped while a capture runs, and puts the mode back for the time of the pass. No public attribute
+changes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Where a call sits in the autograd graph: found by looking, without adding a node.
 
-A gradient edge is a pair (node, input number of that node) to which a tensor's gradient flows. Before a call the edges of
-its inputs are noted; afterwards the graph is walked back from the outputs until those edges are met. The gradient of an
-output is what arrives at its node; the gradient of an input is what the nodes that own its edge send along it, counted
-within this call only, as ``register_full_backward_hook`` would report it, but without its identity node and so without
-its effect on accumulation order.
+A gradient edge is a pair (node, input number of that node) to which a tensor's gradient flows. Before a call the
+edges of its inputs are noted; afterwards the graph is walked back from the outputs until those edges are met. The
+gradient of an output is what arrives at its node; the gradient of an input is what the nodes that own its edge send
+along it, counted within this call only, as ``register_full_backward_hook`` would report it, but without its identity
+node and so without its effect on accumulation order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Geometry(NamedTuple):
         """The view's part of the base's gradient."""
         dense = gradient.contiguous()
         return dense.as_strided(self.size, self.stride, dense.storage_offset() + self.offset)
-
 
 
 class Slot(NamedTuple):
@@ -203,8 +202,8 @@ def _argument_slots(edges: InputEdges, since: int, results: dict[Node, list[Slot
 def _assign(positions: list[int], found: list[tuple[Node, int]]) -> Sequence[int]:
     """Positions for the places where one edge was met.
 
-    One node that takes the same tensor several times (``h * h``, attention with q = k = v) lists it in argument order. When
-    several nodes take it, which came from which argument cannot be told: the sum goes to the first.
+    One node that takes the same tensor several times (``h * h``, attention with q = k = v) lists it in argument
+    order. When several nodes take it, which came from which argument cannot be told: the sum goes to the first.
     """
     if len(found) == len(positions) and len({id(node) for node, _ in found}) == 1:
         return positions

@@ -9,8 +9,9 @@ from typing import Any
 class VanishingHook:
     """Base of hooks installed on user objects.
 
-    A model is copied or pickled together with its hooks. A copy of ours does nothing and needs no msprobe to be loaded: it
-    is a bound ``nullcontext().__exit__``, a standard-library callable that takes any positional arguments and returns None.
+    A model is copied or pickled together with its hooks. A copy of ours does nothing and needs no msprobe to be
+    loaded: it is a bound ``nullcontext().__exit__``, a standard-library callable that takes any positional arguments
+    and returns None.
     """
 
     __slots__ = ()

@@ -1,13 +1,13 @@
 """Module calls (levels L0 and mix), and the place of API calls among modules (level L1).
 
-Forward hooks open and close a call. Gradients come from the same graph walk as those of an API call; no full backward hook is
-used, so in-place modules and in-place use of a module's output work, and accumulation order stays as it is.
+Forward hooks open and close a call. Gradients come from the same graph walk as those of an API call; no full backward
+hook is used, so in-place modules and in-place use of a module's output work, and accumulation order stays as it is.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from msprobe.core.names import CallName
+from msprobe.dispatch.fused_inference import FUSED, takes_fused_path, watched_for_hooks
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.open_call import OpenCall
 
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
     from msprobe.dispatch.api_mode import ApiMode
     from msprobe.dispatch.capture import Capture
 
-# Without hooks and modes these take a fused path in evaluation mode; under the tool they take the ordinary one.
-_FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
-_NOTE_FAST_PATH = "the fused inference path of nn.TransformerEncoder/MultiheadAttention is off while it is recorded"
-_ANCHOR = CallName("", 0, module=True)
+_FOLLOWED = CallName("", 0, module=True)
 
 
 def named_calls(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -50,25 +48,33 @@ class ModuleHooks:
     ----------
     capture : Capture
     mode : ApiMode or None
-        Function mode to bring into threads that run modules without it.
+        Function mode to bring into threads that run modules without it, and to take away from fused modules.
     """
 
     def __init__(self, capture: Capture, mode: ApiMode | None) -> None:
         self._capture = capture
         self._mode = mode
         self._handles: list[RemovableHandle] = []
+        self._by_global_hook: dict[int, str] = {}
+        self._follow_all = False
 
     def record(self, models: Sequence[torch.nn.Module]) -> None:
         """Record every module below ``models``."""
+        fused = watched_for_hooks(models)
         for base, module in named_calls(models):
             if isinstance(module, torch.jit.ScriptModule):
                 self._capture.coverage.not_recorded[f"TorchScript module {base}"] += 1
-                continue
-            self.record_one(base, module)
+            elif id(module) in fused:
+                self._by_global_hook[id(module)] = base
+            else:
+                self.record_one(base, module)
+        if fused:
+            self._add_global_hooks()
 
     def records(self, module: torch.nn.Module) -> bool:
         """Whether the calls of ``module`` are recorded."""
-        return any(isinstance(hook, _Before) and hook.hooks is self for hook in module._forward_pre_hooks.values())
+        own = any(isinstance(hook, _Before) and hook.hooks is self for hook in module._forward_pre_hooks.values())
+        return own or id(module) in self._by_global_hook
 
     def record_one(self, base: str, module: torch.nn.Module) -> None:
         """Record the calls of one module under the name ``base``."""
@@ -78,10 +84,14 @@ class ModuleHooks:
         )
 
     def follow(self) -> None:
-        """Note which modules run without recording them: for call stacks, and for threads that do not have the mode yet."""
+        """Note which modules run, for call stacks and for threads that lack the mode, without recording them."""
+        self._follow_all = True
+        self._add_global_hooks()
+
+    def _add_global_hooks(self) -> None:
         self._handles += (
             register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
+            register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
         )
 
     def remove(self) -> None:
@@ -89,33 +99,40 @@ class ModuleHooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._by_global_hook.clear()
+        self._follow_all = False
 
-    # ---- called around every module call --------------------------------------------------------------------------------
+    # -- around every module call
 
-    def begin(self, base: str, module: torch.nn.Module, args: Any, kwargs: Any, frame: FrameType) -> None:
+    def begin(
+        self, base: str, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
+    ) -> None:
         """A recorded module is about to run."""
         capture = self._capture
         if not capture.running:
             return
         with torch._C.DisableTorchFunction():
             try:
-                if isinstance(module, _FAST_PATH) and not module.training:
-                    capture.coverage.notes["perturbed"] = _NOTE_FAST_PATH
                 opened = capture.begin(base, args, kwargs, frame.f_back, module)
                 if opened is not None:
                     self._push(opened, module, frame)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 capture.failed(f"inputs of {base}", error)
-        self._bring_mode()
+        self._switch_mode(module, args, kwargs)
 
-    def end(self, module: torch.nn.Module, output: Any) -> None:
-        """A recorded module has run, or raised."""
+    def end(self, module: torch.nn.Module, output: Any, late_kwargs: Mapping[str, Any] | None = None) -> None:
+        """A recorded module has run, or raised.
+
+        ``late_kwargs`` are keyword arguments that were not known when the call began.
+        """
         capture = self._capture
         opened = self._pop(module)
-        if opened is None or opened.call is _ANCHOR:
+        if opened is None or opened.call is _FOLLOWED:
             return
         with torch._C.DisableTorchFunction():
             try:
+                if late_kwargs:
+                    capture.add_kwargs(opened, late_kwargs)
                 error = sys.exc_info()[1]
                 if error is not None and id(error) != opened.handled:
                     capture.abort(opened, error)
@@ -124,13 +141,19 @@ class ModuleHooks:
             except Exception as failure:  # noqa: BLE001 - hook boundary
                 capture.failed(f"outputs of {opened.call.base}", failure)
 
-    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
-        if self._capture.running:
-            self._push(OpenCall(_ANCHOR, None), module, sys._getframe(1))
-            self._bring_mode()
+    def _enter(self, module: torch.nn.Module, args: Sequence[Any]) -> None:
+        base = self._by_global_hook.get(id(module))
+        if base is not None:
+            self.begin(base, module, args, {}, sys._getframe(1))
+        elif self._capture.running and (self._follow_all or isinstance(module, FUSED)):
+            self._push(OpenCall(_FOLLOWED, None), module, sys._getframe(1))
+            self._switch_mode(module, args, {})
 
-    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        self._pop(module)
+    def _leave(self, module: torch.nn.Module, _args: Any, *kwargs_and_output: Any) -> None:
+        """End of any module. After an exception torch calls this hook without the keyword arguments."""
+        if self._follow_all or id(module) in self._by_global_hook or isinstance(module, FUSED):
+            kwargs = kwargs_and_output[0] if len(kwargs_and_output) > 1 else {}
+            self.end(module, kwargs_and_output[-1], kwargs)
 
     def _push(self, opened: OpenCall, module: torch.nn.Module, frame: FrameType) -> None:
         error = sys.exc_info()[1]
@@ -146,19 +169,24 @@ class ModuleHooks:
         for at in range(len(modules) - 1, -1, -1):
             if modules[at].module is module:
                 opened = modules[at]
-                del modules[at:]  # calls further in ended without telling
-                if opened.brought_mode and self._mode is not None:
-                    self._mode.leave_thread()
+                for ended in reversed(modules[at:]):  # calls further in may have ended without telling
+                    if ended.switched_mode and self._mode is not None:
+                        self._mode.switch_thread()
+                del modules[at:]
                 return opened
         return None
 
-    def _bring_mode(self) -> None:
-        """Put the function mode on the stack of a thread that runs its first module."""
+    def _switch_mode(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Have the mode on this thread's stack while the module runs, or off it if the module runs fused."""
         threads = self._capture.threads
-        if self._mode is None or threads.has_mode or not threads.modules:
+        if self._mode is None or not threads.modules or threads.modules[-1].module is not module:
             return
-        self._mode.enter_thread()
-        threads.modules[-1].brought_mode = True
+        wanted = not (isinstance(module, FUSED) and takes_fused_path(module, args, kwargs))
+        if wanted != threads.has_mode:
+            if not wanted:
+                self._capture.coverage.not_recorded["call inside a fused inference module (one kernel)"] += 1
+            self._mode.switch_thread()
+            threads.modules[-1].switched_mode = True
 
 
 class _Before(VanishingHook):

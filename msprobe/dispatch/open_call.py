@@ -33,12 +33,11 @@ class OpenCall:
         Of a module call: the frame that runs it, and the stack outside.
     handled : int
         id of the exception that was being handled when it began.
-    brought_mode : bool
-        Whether this module call brought the function mode into its thread.
+    switched_mode : bool
+        Whether this module call put the function mode on its thread's stack, or took it off.
     """
 
     __slots__ = (
-        "brought_mode",
         "call",
         "choice",
         "edges",
@@ -50,6 +49,7 @@ class OpenCall:
         "parent",
         "record",
         "since",
+        "switched_mode",
     )
 
     def __init__(self, call: CallName, parent: CallName | str | None) -> None:
@@ -64,4 +64,4 @@ class OpenCall:
         self.frame: FrameType | None = None
         self.outer: StackNode | None = None
         self.handled = 0
-        self.brought_mode = False
+        self.switched_mode = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 class ParameterGradients:
     """Hooks on the parameters of a model.
 
-    ``Module.path.Class.parameters_grad.n`` holds the gradients of a module's own parameters after the n-th accumulation of the
-    step, as ``{name: [tensor]}``. It is complete when every parameter that needs one has its gradient, or when the backward
-    pass ends.
+    ``Module.path.Class.parameters_grad.n`` holds the gradients of a module's own parameters after the n-th
+    accumulation of the step, as ``{name: [tensor]}``. It is complete when every parameter that needs one has its
+    gradient, or when the backward pass ends.
     """
 
     def __init__(self, capture: Capture) -> None:

@@ -1,12 +1,13 @@
 """Activation checkpointing: give a recomputed call the name of the call it repeats.
 
-``torch.utils.checkpoint`` runs a region a second time during the backward pass. Both of its kinds leave a trace that can be
-read without patching anything:
+``torch.utils.checkpoint`` runs a region a second time during the backward pass. Both of its kinds leave a trace that
+can be read without patching anything:
 
 * non-reentrant: saved-tensor hooks are installed while the region runs, forward and again; their closures hold the same
   ``_CheckpointFrame``, so the calls of the first run, kept per frame, name those of the second.
-* reentrant: the region runs without gradients under a ``CheckpointFunctionBackward`` node and again while that node is the
-  current autograd node; the node's sequence number says after which point of the gradient-free calls the region began.
+* reentrant: the region runs without gradients under a ``CheckpointFunctionBackward`` node and again while that node
+  is the current autograd node; the node's sequence number says after which point of the gradient-free calls the
+  region began.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ class Recomputation:
         pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
         if getattr(pack, "__module__", None) != "torch.utils.checkpoint":
             return None
-        held = dict(zip(pack.__code__.co_freevars, (cell.cell_contents for cell in pack.__closure__ or ()), strict=True))
+        held = dict(
+            zip(pack.__code__.co_freevars, (cell.cell_contents for cell in pack.__closure__ or ()), strict=True)
+        )
         if "frame" in held:
             region = self._regions.get(held["frame"])
             if region is None:

@@ -30,7 +30,7 @@ class _DropoutOff(torch.overrides.TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:  # noqa: FBT001, FBT002
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
     """Seed every random generator, and optionally ask for deterministic algorithms and no dropout.
 
     Parameters
@@ -54,7 +54,7 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
             raise LifecycleError(f"seed_all: {name} must be True or False, not {value!r}")
     os.environ["PYTHONHASHSEED"] = str(seed)
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator is what the user's code draws from
+    np.random.seed(seed)
     torch.manual_seed(seed)
     os.environ["HCCL_DETERMINISTIC"] = str(mode)
     torch.use_deterministic_algorithms(mode)

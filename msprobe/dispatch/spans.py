@@ -27,7 +27,18 @@ _task_id = torch._C._current_graph_task_id
 class Span:
     """The gradients of one call, over all backward passes through it."""
 
-    __slots__ = ("arguments", "call", "choice", "contributions", "epoch", "gathering", "parent", "passes", "results", "total")
+    __slots__ = (
+        "arguments",
+        "call",
+        "choice",
+        "contributions",
+        "epoch",
+        "gathering",
+        "parent",
+        "passes",
+        "results",
+        "total",
+    )
 
     def __init__(self, opened: OpenCall, epoch: int, results: int, arguments: int) -> None:
         self.call: CallName = opened.call
@@ -85,7 +96,7 @@ class GradientWatch:
         for node, number, result, argument in plan.passed_through:
             node.register_prehook(self._passing(span, number, result, argument))
 
-    # ---- one node -----------------------------------------------------------------------------------------------------
+    # -- one node
 
     def _single(self, span: Span, results: list[Slot], arguments: list[Slot]) -> Any:
         def hook(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
@@ -122,7 +133,7 @@ class GradientWatch:
         capture.encoder.commit()
         self._emit(span, name, record)
 
-    # ---- several nodes ------------------------------------------------------------------------------------------------
+    # -- several nodes
 
     def _arriving(self, span: Span, slots: list[Slot]) -> Any:
         def hook(grad_outputs: Gradients) -> None:
@@ -176,12 +187,14 @@ class GradientWatch:
         prefix = name if capture.saves_tensors and capture.wants_tensors(name) else None
         span.gathering = Gathering(span, name, prefix, task)
         self._unfinished[id(span)] = span
-        if task != self._announced_task and task != -1:
+        if task not in (-1, self._announced_task):
             self._announced_task = task
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.flush(task))
         return span.gathering
 
-    def _keep(self, gathering: Gathering, into: list[Any], side: str, slot: Slot, gradient: torch.Tensor | None) -> None:
+    def _keep(
+        self, gathering: Gathering, into: list[Any], side: str, slot: Slot, gradient: torch.Tensor | None
+    ) -> None:
         mode = self._capture.data_mode
         if gradient is None or not (mode.input if side == "input" else mode.output):
             return
@@ -192,7 +205,7 @@ class GradientWatch:
         into[slot.position] = self._capture.encoder.encode(gradient, path)
 
     def _add_up(self, gathering: Gathering, slot: Slot, gradient: torch.Tensor | None) -> None:
-        """Gradient of an argument: what several nodes send along its edge is summed in order of arrival, as autograd does."""
+        """Add what one more node sends to an argument's gradient, in order of arrival as autograd does."""
         missing = gathering.missing.get(slot.position, 1) - 1
         gathering.missing[slot.position] = missing
         before = gathering.sums.pop(slot.position, None)
@@ -232,7 +245,7 @@ class GradientWatch:
                 except Exception as error:  # noqa: BLE001 - called by the autograd engine
                     self._capture.failed(f"gradients of {span.call.base}", error)
 
-    # ---- both ---------------------------------------------------------------------------------------------------------
+    # -- both
 
     def _next_name(self, span: Span) -> str | None:
         """Count a backward pass; its record name, or None if it is not wanted."""

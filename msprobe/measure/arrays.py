@@ -9,44 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msprobe.measure import rounding
 from msprobe.measure.backends import COUNTS, native_module
+from msprobe.measure.kernel_codes import CODE_OF
 from msprobe.measure.records import Reduction, Statistics, mean_and_norm, needs_scaling
-from msprobe.measure.rounding import RoundPair
+from msprobe.measure.rounding import ROUND_PAIR
 
 Array = NDArray[Any]
 
 _CHUNK = 1 << 16
 
-#: dtype name -> (code of the native kernels, rounding of low precision). The float8 names are those of ml_dtypes.
-_DTYPES: dict[str, tuple[int, RoundPair | None]] = {
-    "bool": (11, None),
-    "uint8": (0, None),
-    "int8": (1, None),
-    "int16": (2, None),
-    "int32": (3, None),
-    "int64": (4, None),
-    "uint16": (27, None),
-    "uint32": (28, None),
-    "uint64": (29, None),
-    "float16": (5, rounding.round_pair_float16),
-    "float32": (6, rounding.round_pair_float32),
-    "float64": (7, None),
-    "bfloat16": (15, rounding.BFLOAT16.round_pair),
-    "float8_e5m2": (23, rounding.FLOAT8_E5M2.round_pair),
-    "float8_e4m3fn": (24, rounding.FLOAT8_E4M3FN.round_pair),
-    "float8_e5m2fnuz": (25, rounding.FLOAT8_E5M2FNUZ.round_pair),
-    "float8_e4m3fnuz": (26, rounding.FLOAT8_E4M3FNUZ.round_pair),
-    "float8_e8m0fnu": (44, rounding.FLOAT8_E8M0FNU.round_pair),
-    "complex64": (9, rounding.round_pair_float32),
-    "complex128": (10, None),
-}
-
 
 def summarise_array(array: Array, *, low: bool) -> Statistics:
     """Return the statistics of a numpy array; see `msprobe.measure.statistics`."""
     name = array.dtype.name
-    numeric = array.dtype.kind in "biufc" or name in _DTYPES
+    numeric = array.dtype.kind in "biufc" or name in CODE_OF
     if not numeric:
         return Statistics.unmeasured(f"array of {name}: no numbers")
     if array.size == 0:
@@ -57,7 +33,7 @@ def summarise_array(array: Array, *, low: bool) -> Statistics:
         mean, norm = _scaled_mean_and_norm(array, max(abs(largest), abs(smallest)))
     else:
         mean, norm = mean_and_norm(found, array.size)
-    _, round_pair = _DTYPES.get(name, (-1, None))
+    round_pair = ROUND_PAIR.get(name)
     if low and round_pair is not None:
         mean, norm = round_pair(mean, norm)
         largest, smallest = round_pair(largest, smallest)
@@ -68,9 +44,9 @@ def summarise_array(array: Array, *, low: bool) -> Statistics:
 
 def _reduce(array: Array) -> Reduction:
     native = native_module()
-    code, _ = _DTYPES.get(array.dtype.name, (-1, None))
+    code = CODE_OF.get(array.dtype.name)
     found: Reduction
-    if native is None or code < 0 or not array.dtype.isnative or any(s % array.itemsize for s in array.strides):
+    if native is None or code is None or not array.dtype.isnative or any(s % array.itemsize for s in array.strides):
         COUNTS.torch += 1
         return _reduce_by_numpy(array)
     COUNTS.native += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Literal, TypeAlias
 
 import torch
@@ -27,10 +28,36 @@ _MIX_2 = 0xC4CEB9FE1A85EC53
 
 
 def checksum_cpu(mode: ChecksumMode, parts: Parts) -> str:
-    """Return the text of a checksum of CPU tensors."""
+    """Return the text of a checksum of strided CPU tensors."""
+    native = native_module()
+    if native is not None and not any(part.is_conj() or part.is_neg() for part in parts):
+        return _by_native(native, mode, parts)
     if mode == "md5":
         return crc32(parts)
-    return xor64(parts) if mode == "xor" else hash64(parts)
+    if mode == "xor":
+        return hex64(int(xor_tensor(parts).item()))
+    words = (int(hash_body(part).item()) for part in parts)
+    hashes = [
+        finish_hash(word, part.numel() * part.itemsize, part.shape) for word, part in zip(words, parts, strict=True)
+    ]
+    return hex64(combine_hashes(hashes))
+
+
+def _by_native(native: ModuleType, mode: ChecksumMode, parts: Parts) -> str:
+    """Return the same text by the native kernels, which walk strides themselves."""
+    layouts = [(part.data_ptr(), part.shape, part.stride(), part.itemsize) for part in parts]
+    if mode == "md5":
+        value = 0
+        for layout in layouts:
+            value = native.crc32_strided(*layout, value)
+        return f"{value:08x}"
+    threads = torch.get_num_threads()
+    if mode == "xor":
+        value = 0
+        for layout in layouts:
+            value ^= native.xor64_strided(*layout, threads)
+        return hex64(value)
+    return hex64(combine_hashes([native.hash64_strided(*layout, threads) for layout in layouts]))
 
 
 def content_bytes(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -38,7 +65,8 @@ def content_bytes(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     carry: torch.Tensor | None = None
     for chunk in logical_chunks(tensor, CHUNK):
         plain = chunk.resolve_conj().resolve_neg().contiguous()
-        piece = plain.reshape(-1).view(torch.uint8)
+        # A single element counts as contiguous whatever its stride, but only stride 1 can be viewed as bytes.
+        piece = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
         if carry is not None:
             piece = torch.cat((carry, piece))
         whole = piece.numel() // 8 * 8
@@ -54,15 +82,10 @@ def crc32(parts: Parts) -> str:
 
     Tensors of an accelerator are copied to the host piece by piece, which waits for the device.
     """
-    native = native_module()
     value = 0
     for part in parts:
         for piece in content_bytes(part):
-            host = piece.cpu()
-            if native is None:
-                value = zlib.crc32(host.numpy(), value)
-            else:
-                value = native.crc32(host.data_ptr(), host.numel(), value)
+            value = zlib.crc32(piece.cpu().numpy(), value)
     return f"{value:08x}"
 
 
@@ -156,28 +179,3 @@ def combine_hashes(hashes: Sequence[int]) -> int:
     for value in hashes[1:]:
         result = mix(result + _GOLDEN & _MASK) ^ value
     return result
-
-
-def xor64(parts: Parts) -> str:
-    """Return the XOR checksum ``0x%016x`` of CPU tensors."""
-    native = native_module()
-    if native is None:
-        return hex64(int(xor_tensor(parts).item()))
-    value = 0
-    for part in parts:
-        for piece in content_bytes(part):
-            value ^= native.xor64(piece.data_ptr(), piece.numel(), 1)
-    return hex64(value)
-
-
-def hash64(parts: Parts) -> str:
-    """Return the 64-bit hash ``0x%016x`` of CPU tensors: unlike XOR it sees order, sign, repetition and shape."""
-    return hex64(combine_hashes([_hash_part(part) for part in parts]))
-
-
-def _hash_part(part: torch.Tensor) -> int:
-    native = native_module()
-    nbytes = part.numel() * part.itemsize
-    if native is not None and part.is_contiguous() and not part.is_conj() and not part.is_neg():
-        return int(native.hash64(part.data_ptr(), nbytes, tuple(part.shape), 1))
-    return finish_hash(int(hash_body(part).item()), nbytes, part.shape)

@@ -95,8 +95,11 @@ class TensorEncoder:
             return self.encode_any(tensor, path)
         if not tensor.is_cpu or not self._statistics or not self._cpu or info.kind == "complex" or tensor.is_neg():
             return self._encode_plain(tensor, path, info, shape)
-        if self._native is not None and numel < THREADED and tensor.is_contiguous():
-            found = self._native.stats(address, numel, info.code, 1)
+        if self._native is not None and numel < THREADED:
+            if tensor.is_contiguous():
+                found = self._native.stats(address, numel, info.code, 1)
+            else:
+                found = self._native.stats_strided(address, tensor.shape, tensor.stride(), info.code, 1)
             COUNTS.native += 1
         else:
             with Quiet():
@@ -222,7 +225,7 @@ class TensorEncoder:
         self._save(entry, tensor, path)
         if self._checksum is not None:
             with Quiet():
-                entry["md5"] = checksum_cpu(self._checksum, (tensor.detach(),))
+                entry["md5"] = checksum_cpu(self._checksum, (tensor,))
 
 
 def set_statistics(entry: Entry, statistics: Statistics | None) -> None:

@@ -13,16 +13,15 @@ from msprobe.measure.quiet import Quiet
 def own_elements(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor with the values of `tensor` and a storage of exactly that size.
 
-    Conjugation and negation are carried out. The result shares memory with `tensor` when that already fits.
-    Sparse and quantised tensors are returned as they are.
+    Conjugation and negation are carried out. The result shares no memory with `tensor`, except for sparse and quantised
+    tensors, which are returned as they are.
     """
     plain = tensor.detach()
     if plain.layout is not torch.strided or plain.is_quantized:
         return plain
-    plain = plain.resolve_conj().resolve_neg().contiguous()
-    if plain.untyped_storage().nbytes() != plain.numel() * plain.itemsize:
-        plain = plain.clone(memory_format=torch.contiguous_format)
-    return plain
+    own = plain.resolve_conj().resolve_neg().contiguous()
+    # Always a copy: once a tensor was asked for its storage, as torch.save does, autograd no longer adds to it in place.
+    return own.clone() if own.data_ptr() == plain.data_ptr() else own
 
 
 class OwnElements:
@@ -41,7 +40,7 @@ class OwnElements:
     def hold(self) -> None:
         """Take a copy now, on the tensor's own device, so that the file can be written after the values change."""
         with Quiet():
-            self._tensor = own_elements(self._tensor).clone()
+            self._tensor = own_elements(self._tensor)
 
     def __call__(self, destination: BinaryIO | Path | str) -> None:
         """Write the file; `torch.load(..., weights_only=True)` reads it."""

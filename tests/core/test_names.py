@@ -9,7 +9,12 @@ SEGMENT = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_chara
 PATH = st.lists(SEGMENT, min_size=1, max_size=4).map(".".join)
 
 
-@given(SEGMENT.filter(lambda s: s not in ("Module", "Cell")), PATH, st.integers(0, 10**6), st.sampled_from(["forward", "backward"]))
+@given(
+    SEGMENT.filter(lambda s: s not in ("Module", "Cell")),
+    PATH,
+    st.integers(0, 10**6),
+    st.sampled_from(["forward", "backward"]),
+)
 def test_api_name_round_trips(prefix, path, index, direction):
     name = RecordName(prefix, path, "", direction, index)
     assert parse_name(str(name)) == name
@@ -23,21 +28,34 @@ def test_module_name_round_trips(path, cls, index, direction):
 
 def test_known_names_parse_to_their_parts():
     assert parse_name("Torch.linalg.norm.3.backward") == RecordName("Torch", "linalg.norm", "", "backward", 3)
-    assert parse_name("Module.0.layers.1.mlp.MLP.forward.2") == RecordName("Module", "0.layers.1.mlp", "MLP", "forward", 2)
-    assert parse_name("Functional.relu.0.forward#recompute") == RecordName("Functional", "relu", "", "forward", 0, "recompute")
+    assert parse_name("Module.0.layers.1.mlp.MLP.forward.2") == RecordName(
+        "Module", "0.layers.1.mlp", "MLP", "forward", 2
+    )
+    assert parse_name("Functional.relu.0.forward#recompute") == RecordName(
+        "Functional", "relu", "", "forward", 0, "recompute"
+    )
     assert parse_name("Functional.relu.0.backward#2").tag == "2"
     assert parse_name("Tensor.__add__.0.forward").path == "__add__"
 
 
 def test_text_outside_the_grammar_is_not_a_name():
-    for text in ("relu", "Functional.relu", "Functional.relu.x.forward", "Module.fc.Linear.forward", "", "Functional.relu.0.sideways"):
+    for text in (
+        "relu",
+        "Functional.relu",
+        "Functional.relu.x.forward",
+        "Module.fc.Linear.forward",
+        "",
+        "Functional.relu.0.sideways",
+    ):
         assert parse_name(text) is None
 
 
 def test_call_name_formats_both_orders_and_tags():
     assert CallName("Functional.linear", 2).forward == "Functional.linear.2.forward"
     assert CallName("Module.fc.Linear", 2, module=True).forward == "Module.fc.Linear.forward.2"
-    assert CallName("Module.fc.Linear", 0, module=True, tag="recompute").forward == "Module.fc.Linear.forward.0#recompute"
+    assert (
+        CallName("Module.fc.Linear", 0, module=True, tag="recompute").forward == "Module.fc.Linear.forward.0#recompute"
+    )
     assert CallName("Functional.linear", 2).backward() == "Functional.linear.2.backward"
     assert CallName("Functional.linear", 2).backward(2) == "Functional.linear.2.backward#2"
 
