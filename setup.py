@@ -64,7 +64,7 @@ class OptionalBuildExt(build_ext):
             raise error
         sys.stderr.write(
             f"WARNING: msprobe's native CPU kernels were not built ({type(error).__name__}: {error}). "
-            "msprobe works without them, more slowly. Install a C++17 compiler (g++ or clang++) and reinstall to get them.\n"
+            "msprobe works without them, more slowly. To get them, install g++ or clang++ (C++17) and reinstall.\n"
         )
 
 
@@ -78,7 +78,7 @@ def native_extension() -> Extension:
         py_limited_api=True,
         language="c++",
         extra_compile_args=FLAGS,
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
     )
 
 

@@ -1,5 +1,6 @@
 // Python module msprobe.kernels._native, on CPython's limited API (one binary for 3.10 and later).
 #include "arguments.h"
+#include "entries.h"
 
 #include <new>
 #include <vector>
@@ -153,6 +154,11 @@ PyObject* py_stats_batch(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyObject* crc_result(const Arguments& args, int i, const Layout& layout) {
   int64_t init = 0;
   if (args.count() > i && !args.natural(i, "init", &init)) return nullptr;
+  if (init >> 32 != 0) {
+    PyErr_Format(PyExc_ValueError, "%s(): init must be a CRC-32 below 2**32, got %lld", args.function(),
+                 static_cast<long long>(init));
+    return nullptr;
+  }
   const uint32_t value = run(layout.numel * layout.itemsize, [&] {
     if (layout.contiguous()) return crc32(static_cast<uint32_t>(init), layout.base, layout.numel * layout.itemsize);
     return crc32(static_cast<uint32_t>(init), layout);
@@ -238,6 +244,18 @@ PyObject* py_find_nonfinite(PyObject*, PyObject* const* values, Py_ssize_t count
   return PyBool_FromLong(run(numel * dtype.itemsize, [&] { return find_nonfinite(p, numel, code, dtype); }));
 }
 
+PyObject* py_encode_values(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  const Arguments args("encode_values", values, count);
+  if (!args.count_within(2, 2)) return nullptr;
+  try {
+    return encode_values(values[0], values[1]);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyObject* py_encoded_count(PyObject*, PyObject*) { return encoded_count(); }
+
 PyObject* py_isa(PyObject*, PyObject*) { return PyUnicode_FromString(kernels().isa); }
 
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -262,6 +280,14 @@ PyMethodDef methods[] = {
      "hash64_strided(ptr, sizes, strides, itemsize, threads) -> hash64 of the bytes in row-major order"},
     {"find_nonfinite", method(py_find_nonfinite), METH_FASTCALL,
      "find_nonfinite(ptr, numel, dtype_code) -> whether an element is NaN or infinite"},
+    {"encode_values", method(py_encode_values), METH_FASTCALL,
+     "encode_values(values, (types, dtypes, fragment, fallback, threads, threads_from, known)) -> list\n\n"
+     "Entries of a sequence of values. A tensor whose type is in `types`, on the CPU and of a dtype in\n"
+     "`dtypes` {dtype: (code, head, precision, min_exponent, largest, saturates)} becomes fragment(JSON bytes): head,\n"
+     "shape, Max, Min, and Mean and Norm rounded to the float format. None stays; fallback(value) does the rest.\n"
+     "`known`: a dict that holds the entries of tensors measured before, which are used again while the tensor's\n"
+     "version is the same; None: every tensor is measured."},
+    {"encoded_count", py_encoded_count, METH_NOARGS, "encoded_count() -> tensors measured by encode_values so far"},
     {"isa", py_isa, METH_NOARGS, "isa() -> 'avx512', 'avx2', 'baseline' or 'portable': the kernels in use"},
     {nullptr, nullptr, 0, nullptr},
 };

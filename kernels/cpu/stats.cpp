@@ -49,7 +49,7 @@ Partial fold_ranges(int64_t n, int64_t threads, const RangeFn& range) {
     return range(0, n);
   }
   Partial found[kRanges];
-  parallel_for(ranges.count, threads, [&](int i) {
+  parallel_for(ranges.count, threads, n, [&](int i) {
     const int64_t begin = i * ranges.length, end = begin + ranges.length;
     found[i] = range(begin, end < n ? end : n);
   });

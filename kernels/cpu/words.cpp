@@ -52,7 +52,7 @@ uint64_t over_ranges(const Layout& layout, int64_t threads, const Use& use, cons
   if (count == 1) {
     run(0);
   } else {
-    parallel_for(count, threads, run);
+    parallel_for(count, threads, nbytes / 8, run);
   }
   for (int i = 1; i < count; ++i) found[0] = combine(found[0], found[i]);
   return found[0];

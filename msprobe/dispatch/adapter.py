@@ -112,7 +112,7 @@ class PytorchAdapter:
             self._parameters.record(models)
         else:
             self._modules.follow()
-        if self._config.level == "mix":
+        if self._mode is not None:
             self._optimizer_hooks = [
                 register_optimizer_step_pre_hook(self._optimizer_begins),
                 register_optimizer_step_post_hook(self._optimizer_ends),
@@ -135,6 +135,7 @@ class PytorchAdapter:
             handle.remove()
         self._optimizer_hooks.clear()
         self.capture.threads.modules.clear()
+        self.capture.encoder.trust_versions(on=False)
 
     @property
     def mode(self) -> ApiMode | None:
@@ -166,11 +167,14 @@ class PytorchAdapter:
         if self._mode is not None and self.capture.running:
             self._mode.enter_thread()
 
-    def _optimizer_begins(self, *_: Any) -> None:
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.capture.threads.phase = "optimizer"
+        if type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs:  # no closure
+            self.capture.encoder.trust_versions(on=True)
 
     def _optimizer_ends(self, *_: Any) -> None:
         self.capture.threads.phase = None
+        self.capture.encoder.trust_versions(on=False)
 
 
 def _distributed() -> bool:

@@ -114,7 +114,7 @@ class ApiMode(TorchFunctionMode):
         if opened is not None:
             with _DisableTorchFunction():
                 try:
-                    capture.end(opened, output)
+                    capture.end(opened, output, args[0] if output is None and args else None)
                 except Exception as error:  # noqa: BLE001 - hook boundary
                     capture.failed(f"outputs of {api.base}", error)
         return output

@@ -21,7 +21,7 @@ from msprobe.core.coverage import Coverage
 from msprobe.core.names import CallName, Counters
 from msprobe.core.selection import ALL, NOTHING, Selection
 from msprobe.dispatch.call_stack import StackBook, StackNode
-from msprobe.dispatch.gradient_edges import InputEdges, plan_span
+from msprobe.dispatch.gradient_edges import InputEdges, plan_span, written_since
 from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.recompute import Recomputation
 from msprobe.dispatch.spans import GradientWatch
@@ -105,6 +105,7 @@ class Capture:
         call = self.recomputation.name(base, self.counters.take, module=module is not None)
         if call.tag:
             self.coverage.recomputed += 1
+        node = self.stack_node(frame) if self.keeps_stacks else None  # first: it drops modules that ended untold
         modules = self.threads.modules
         inner = modules[-1] if modules else None
         opened = OpenCall(call, inner.call if inner is not None else self.threads.phase)
@@ -121,7 +122,7 @@ class Capture:
                 self.selection.leave(call)
                 return None
         if self.keeps_stacks and (opened.choice.forward or opened.choice.backward):
-            self._describe(opened, frame)
+            self._describe(opened, node)
         if self._values:
             if opened.choice.forward and self.data_mode.forward and self.data_mode.input:
                 opened.record = self._inputs(call, args, kwargs)
@@ -138,8 +139,11 @@ class Capture:
             prefix = f"{name}.kwargs" if self.wants_tensors(name) else None
             opened.record["input_kwargs"] = self.encoder.encode_mapping(kwargs, prefix)
 
-    def end(self, opened: OpenCall, output: Any) -> None:
-        """The call returned ``output``: record its outputs and watch its gradients."""
+    def end(self, opened: OpenCall, output: Any, written: Any = None) -> None:
+        """The call returned ``output``: record its outputs and watch its gradients.
+
+        ``written`` is what a call without output (``h[1:3] = x``) may have written to.
+        """
         call = opened.call
         if self._values:
             if opened.choice.forward and self.data_mode.forward:
@@ -149,6 +153,8 @@ class Capture:
                 self.writer.add(call.forward, record)  # type: ignore[union-attr]
             if opened.edges is not None:
                 outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
+                if written is not None:
+                    outputs = written_since(opened.since, tensor_leaves((written,)))
                 plan = plan_span(opened.edges, opened.since, outputs)
                 if plan is not None:
                     self.gradients.watch(opened, plan, len(outputs))
@@ -210,14 +216,11 @@ class Capture:
         record["output"] = encoder.encode_sequence(_as_sequence(output), prefix and f"{prefix}.output")
         encoder.commit()
 
-    def _describe(self, opened: OpenCall, frame: FrameType | None) -> None:
+    def _describe(self, opened: OpenCall, node: StackNode | None) -> None:
         """Keep the stack of the call and its place in the hierarchy."""
         name = opened.call.forward
-        node = None
-        if frame is not None:
-            node = self.stack_node(frame)
-            if node is not None and opened.choice.forward:
-                self.writer.add_stack(name, node)  # type: ignore[union-attr]
+        if node is not None and opened.choice.forward:
+            self.writer.add_stack(name, node)  # type: ignore[union-attr]
         if self._hierarchy:
             parent = opened.parent
             if parent is None and node is not None and node.in_clip_grad:
@@ -249,7 +252,7 @@ class Capture:
 
     def parameters_record(self, name: str, record: dict[str, Any]) -> None:
         """Add a complete ``parameters_grad`` record."""
-        if self.data_mode.backward and (self.selection.everything or self.selection.allows(name)):
+        if self._values and self.data_mode.backward and (self.selection.everything or self.selection.allows(name)):
             self.writer.add(name, record)  # type: ignore[union-attr]
 
     def _write_tensor(self, file_name: str, save: Any) -> str | None:

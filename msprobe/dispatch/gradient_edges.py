@@ -158,12 +158,17 @@ def plan_span(edges: InputEdges, since: int, outputs: Sequence[torch.Tensor]) ->
     return SpanPlan(results, _argument_slots(edges, since, results), passed)
 
 
+def written_since(since: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of ``tensors`` that an in-place operation gave a new node since the sequence number ``since``."""
+    return [tensor for tensor in tensors if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= since]
+
+
 def _result_slot(tensor: torch.Tensor, node: Node, slot: Slot, since: int) -> tuple[Node, Slot]:
     """Where the gradient of a result arrives: at CopySlices if it was written in place through a view."""
     if tensor._is_view():
         base = tensor._base
         owner = base.grad_fn if base is not None else None
-        if owner is not None and owner.name() == "CopySlices" and owner._sequence_nr() >= since:
+        if owner is not None and type(owner).__name__ == "CopySlices" and owner._sequence_nr() >= since:
             geometry = Geometry.of(tensor, base)
             if geometry is not None:
                 return owner, Slot(base.output_nr, slot.position, geometry)

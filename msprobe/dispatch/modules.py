@@ -111,10 +111,14 @@ class ModuleHooks:
         capture = self._capture
         if not capture.running:
             return
+        trusted = self._mode is not None and _runs_only_torch_code(module)
         with torch._C.DisableTorchFunction():
             try:
+                if trusted:
+                    capture.encoder.trust_versions(on=True)
                 opened = capture.begin(base, args, kwargs, frame.f_back, module)
                 if opened is not None:
+                    opened.trusted = trusted
                     self._push(opened, module, frame)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 capture.failed(f"inputs of {base}", error)
@@ -138,6 +142,8 @@ class ModuleHooks:
                     capture.abort(opened, error)
                 else:
                     capture.end(opened, output)
+                if opened.trusted:
+                    capture.encoder.trust_versions(on=False)
             except Exception as failure:  # noqa: BLE001 - hook boundary
                 capture.failed(f"outputs of {opened.call.base}", failure)
 
@@ -187,6 +193,15 @@ class ModuleHooks:
                 self._capture.coverage.not_recorded["call inside a fused inference module (one kernel)"] += 1
             self._mode.switch_thread()
             threads.modules[-1].switched_mode = True
+
+
+def _runs_only_torch_code(module: torch.nn.Module) -> bool:
+    """Whether nothing but torch's own code runs between the inputs and the outputs of a call of ``module``.
+
+    Then tensors that are measured as the module's and again as its API's need to be read once only.
+    """
+    own = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+    return own and len(module._forward_pre_hooks) == len(module._forward_hooks) == 1 and "forward" not in vars(module)
 
 
 class _Before(VanishingHook):

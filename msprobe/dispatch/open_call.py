@@ -35,6 +35,8 @@ class OpenCall:
         id of the exception that was being handled when it began.
     switched_mode : bool
         Whether this module call put the function mode on its thread's stack, or took it off.
+    trusted : bool
+        Whether version counters are trusted while this module runs.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class OpenCall:
         "record",
         "since",
         "switched_mode",
+        "trusted",
     )
 
     def __init__(self, call: CallName, parent: CallName | str | None) -> None:
@@ -65,3 +68,4 @@ class OpenCall:
         self.outer: StackNode | None = None
         self.handled = 0
         self.switched_mode = False
+        self.trusted = False

@@ -53,4 +53,6 @@ def backend(device: str = "cpu") -> Backend:
 
 def counts() -> dict[str, int]:
     """Return how many tensors each kernel measured in this process."""
-    return {"native": COUNTS.native, "torch": COUNTS.torch}
+    native = native_module()
+    encoded = native.encoded_count() if native is not None and hasattr(native, "encoded_count") else 0
+    return {"native": COUNTS.native + encoded, "torch": COUNTS.torch}

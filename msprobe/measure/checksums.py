@@ -16,6 +16,7 @@ import torch
 
 from msprobe.measure.backends import native_module
 from msprobe.measure.chunks import CHUNK, logical_chunks
+from msprobe.measure.cpu import threads_for
 
 #: Names of the checksums in the configuration; ``md5`` is CRC-32 for historical reasons.
 ChecksumMode: TypeAlias = Literal["md5", "xor", "hash"]
@@ -31,7 +32,7 @@ def checksum_cpu(mode: ChecksumMode, parts: Parts) -> str:
     """Return the text of a checksum of strided CPU tensors."""
     native = native_module()
     if native is not None and not any(part.is_conj() or part.is_neg() for part in parts):
-        return _by_native(native, mode, parts)
+        return checksum_native(native, mode, parts)
     if mode == "md5":
         return crc32(parts)
     if mode == "xor":
@@ -43,15 +44,18 @@ def checksum_cpu(mode: ChecksumMode, parts: Parts) -> str:
     return hex64(combine_hashes(hashes))
 
 
-def _by_native(native: ModuleType, mode: ChecksumMode, parts: Parts) -> str:
-    """Return the same text by the native kernels, which walk strides themselves."""
+def checksum_native(native: ModuleType, mode: ChecksumMode, parts: Parts) -> str:
+    """Return the same text by the native kernels, which walk strides themselves.
+
+    No torch operation runs, so it needs no `quiet.Quiet`. No part may have a conjugate or negative bit pending.
+    """
     layouts = [(part.data_ptr(), part.shape, part.stride(), part.itemsize) for part in parts]
     if mode == "md5":
         value = 0
         for layout in layouts:
             value = native.crc32_strided(*layout, value)
         return f"{value:08x}"
-    threads = torch.get_num_threads()
+    threads = threads_for(max(part.numel() for part in parts))
     if mode == "xor":
         value = 0
         for layout in layouts:

@@ -35,6 +35,32 @@ def logical_chunks(tensor: torch.Tensor, limit: int = CHUNK) -> Iterator[torch.T
         yield from logical_chunks(tensor.select(0, index), limit)
 
 
+def memory_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return sizes and strides of the same elements in the order of memory, and how often each of them counts.
+
+    The plain numbers of `memory_order`, which costs no torch operation. Dimensions that lie behind one another without
+    a gap are one dimension, so that a dense tensor comes out as ``((numel,), (1,), repeats)``.
+
+    Parameters
+    ----------
+    shape, strides
+        Of a strided tensor with at least one element, strides in elements.
+    """
+    repeats = 1
+    dims: list[tuple[int, int]] = []
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if stride == 0:
+            repeats *= size
+        elif dims and dims[-1][0] * dims[-1][1] == stride:
+            dims[-1] = dims[-1][0], dims[-1][1] * size
+        elif size > 1:
+            dims.append((stride, size))
+    if not dims:
+        return (1,), (1,), repeats
+    dims.reverse()
+    return tuple(size for _, size in dims), tuple(stride for stride, _ in dims), repeats
+
+
 def memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a view with the same elements in the order of memory, and how often each of them counts.
 

@@ -17,6 +17,7 @@ from torch._C import _is_tracing
 
 from msprobe.measure import scalars
 from msprobe.measure.entries import Entry, MeasurePlan, TensorEncoder, WriteTensor
+from msprobe.measure.fast_entries import FastEntries
 from msprobe.measure.quiet import Quiet
 
 Task: TypeAlias = Literal["statistics", "tensor", "structure"]
@@ -58,7 +59,7 @@ class ValueEncoder:
     [{'type': 'torch.Tensor', 'dtype': 'torch.float32', ...}, {'type': 'int', 'value': 2}, None]
     """
 
-    __slots__ = ("_bases", "_encode_tensor", "_tensors", "null_reasons")
+    __slots__ = ("_bases", "_encode_tensor", "_fast", "_tensors", "null_reasons")
 
     def __init__(
         self,
@@ -79,6 +80,9 @@ class ValueEncoder:
         )
         self._tensors = TensorEncoder(plan, write_tensor, self.null_reasons)
         self._encode_tensor = self._tensors.encode
+        fast = FastEntries(self._encode_inside, low=plan.low)
+        usable = plan.statistics and plan.checksum is None and "cpu" in immediate
+        self._fast = fast if fast and usable else None
         self._bases: tuple[tuple[type | tuple[type, ...], scalars.ScalarEncoder], ...] = (
             (np.ndarray, self._tensors.encode_array),
             (slice, self._slice),
@@ -99,6 +103,8 @@ class ValueEncoder:
         if _is_tracing():
             with Quiet():
                 return self._encode(value, path, ())
+        if path is None and self._fast is not None:
+            return self._fast.encode((value,))[0]
         return self._encode(value, path, ())
 
     def encode_sequence(self, values: Iterable[Any], prefix: str | None = None) -> list[Any]:
@@ -106,6 +112,8 @@ class ValueEncoder:
         if _is_tracing():  # torch.jit.trace would record sizes as tensors
             with Quiet():
                 return self._items(values, prefix, ())
+        if prefix is None and self._fast is not None:
+            return self._fast.encode(values)
         return self._items(values, prefix, ())
 
     def encode_mapping(self, mapping: Mapping[Any, Any], prefix: str | None = None) -> dict[str, Any]:
@@ -115,12 +123,20 @@ class ValueEncoder:
                 return self._pairs(mapping.items(), prefix, ())
         return self._pairs(mapping.items(), prefix, ())
 
+    def trust_versions(self, *, on: bool) -> None:
+        """See :meth:`FastEntries.trust_versions`."""
+        if self._fast is not None:
+            self._fast.trust_versions(on=on)
+
     def commit(self) -> None:
         """Finish what was put off since the last call. Nothing is: kernels are launched as values are encoded."""
 
     def resolve(self) -> None:
         """Fill in the entries whose numbers are still on an accelerator. Call it before they are serialised."""
         self._tensors.resolve()
+
+    def _encode_inside(self, value: Any) -> Any:
+        return self._encode(value, None, ())
 
     def _encode(self, value: Any, path: str | None, parents: Parents) -> Any:
         kind = type(value)

@@ -18,10 +18,11 @@ import torch
 
 from msprobe.measure.arrays import summarise_array
 from msprobe.measure.backends import COUNTS, native_module
-from msprobe.measure.checksums import ChecksumMode, checksum_cpu
-from msprobe.measure.cpu import THREADED, reduce_cpu, summarise, summarise_cpu
+from msprobe.measure.checksums import ChecksumMode, checksum_cpu, checksum_native
+from msprobe.measure.cpu import THREADED, reduce_cpu, reduce_native, summarise, summarise_cpu
 from msprobe.measure.deferred import DeferredRows
 from msprobe.measure.dtypes import PLAIN_DTYPES, DtypeInfo
+from msprobe.measure.kernel_codes import CODE_OF
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.records import SQUARE_MAX, SQUARE_MIN, Reduction, Statistics, needs_scaling
 from msprobe.measure.scalars import INFINITY, json_number
@@ -93,14 +94,15 @@ class TensorEncoder:
         numel = tensor.numel()
         if not numel or address == tensor.storage_offset() * info.itemsize:  # empty or freed, see views
             return self.encode_any(tensor, path)
-        if not tensor.is_cpu or not self._statistics or not self._cpu or info.kind == "complex" or tensor.is_neg():
-            return self._encode_plain(tensor, path, info, shape)
-        if self._native is not None and numel < THREADED:
-            if tensor.is_contiguous():
-                found = self._native.stats(address, numel, info.code, 1)
-            else:
-                found = self._native.stats_strided(address, tensor.shape, tensor.stride(), info.code, 1)
+        direct = tensor.is_cpu and self._cpu and info.kind != "complex" and not tensor.is_neg()
+        if not direct or not self._statistics:
+            encode = self._encode_checksum if direct else self._encode_plain
+            return encode(tensor, path, info, shape)
+        if self._native is not None and numel < THREADED and tensor.is_contiguous():
+            found = self._native.stats(address, numel, info.code, 1)
             COUNTS.native += 1
+        elif self._native is not None:
+            found = reduce_native(self._native, tensor, info)
         else:
             with Quiet():
                 found = reduce_cpu(tensor, info)
@@ -132,10 +134,15 @@ class TensorEncoder:
             return self._encode_view(view_tensor(tensor), path)
 
     def encode_array(self, array: np.ndarray[Any, Any]) -> Entry:
-        """Return the entry of a numpy array."""
+        """Return the entry of a numpy array; no file is written."""
         entry: Entry = {"type": "numpy.ndarray", "dtype": str(array.dtype), "shape": list(array.shape)}
-        statistics = summarise_array(array, low=self._low) if self._statistics else None
-        set_statistics(entry, statistics)
+        statistics = None
+        if self._statistics:
+            statistics = summarise_array(array, low=self._low)
+            set_statistics(entry, statistics)
+        if self._checksum is not None:
+            with Quiet():
+                self._add_checksum(entry, _array_content(array), deferred=False)
         if statistics is not None:
             add_counts(entry, statistics)
             self._count(statistics.reason)
@@ -147,6 +154,17 @@ class TensorEncoder:
             plain = tensor.detach()
             view = TensorView("torch.Tensor", info.name, shape, tensor.requires_grad, info, plain, (plain,), plain)
             return self._encode_view(view, path)
+
+    def _encode_checksum(
+        self, tensor: torch.Tensor, path: str | None, info: DtypeInfo, shape: list[int | str]
+    ) -> Entry:
+        """Return the entry of a plain CPU tensor without statistics."""
+        entry: Entry = {"type": "torch.Tensor", "dtype": info.name, "shape": shape}
+        if self._checksum is not None:
+            entry["md5"] = self._checksum_text(self._checksum, tensor)
+        entry["requires_grad"] = tensor.requires_grad
+        self._save(entry, tensor, path)
+        return entry
 
     def _encode_extreme(
         self, tensor: torch.Tensor, path: str | None, info: DtypeInfo, shape: list[int], found: Reduction
@@ -224,8 +242,26 @@ class TensorEncoder:
         """Write the file and add the CRC-32 of a plain CPU tensor."""
         self._save(entry, tensor, path)
         if self._checksum is not None:
-            with Quiet():
-                entry["md5"] = checksum_cpu(self._checksum, (tensor,))
+            entry["md5"] = self._checksum_text(self._checksum, tensor)
+
+    def _checksum_text(self, mode: ChecksumMode, tensor: torch.Tensor) -> str:
+        """Return the checksum of a plain CPU tensor."""
+        if self._native is not None:
+            return checksum_native(self._native, mode, (tensor,))
+        with Quiet():
+            return checksum_cpu(mode, (tensor,))
+
+
+def _array_content(array: np.ndarray[Any, Any]) -> tuple[torch.Tensor, ...]:
+    """Return the array as a tensor, without a copy if torch can read its memory; nothing when it holds no numbers."""
+    if array.dtype.kind not in "biufc" or array.dtype.name not in CODE_OF:
+        return ()
+    shareable = (
+        array.flags.writeable and array.dtype.isnative and not any(step % array.itemsize for step in array.strides)
+    )
+    if not shareable or any(step < 0 for step in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="))
+    return (torch.from_numpy(array),)
 
 
 def set_statistics(entry: Entry, statistics: Statistics | None) -> None:

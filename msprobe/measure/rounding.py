@@ -94,20 +94,25 @@ def packing_rounder(target: FloatFormat, code: str) -> RoundPair:
     return round_pair
 
 
-round_pair_float32 = packing_rounder(FloatFormat(24, -126, float.fromhex("0x1.fffffep+127")), "f")
-round_pair_float16 = packing_rounder(FloatFormat(11, -14, 65504.0), "e")
-
-#: Rounding to the dtype of this name (as torch, numpy and ml_dtypes spell it); the others need none.
-ROUND_PAIR: dict[str, RoundPair] = {
-    "float32": round_pair_float32,
-    "float16": round_pair_float16,
-    "complex64": round_pair_float32,
-    "complex32": round_pair_float16,
-    "bfloat16": pair_rounder(FloatFormat(8, -126, float.fromhex("0x1.fep+127"))),
-    "float8_e4m3fn": pair_rounder(FloatFormat(4, -6, 448.0, saturates=True)),
-    "float8_e4m3fnuz": pair_rounder(FloatFormat(4, -7, 240.0)),
-    "float8_e5m2": pair_rounder(FloatFormat(3, -14, 57344.0)),
-    "float8_e5m2fnuz": pair_rounder(FloatFormat(3, -15, 57344.0)),
-    "float8_e8m0fnu": pair_rounder(FloatFormat(1, -127, math.ldexp(1.0, 127))),
-    "float4_e2m1fn_x2": pair_rounder(FloatFormat(2, 0, 6.0, saturates=True)),
+#: The narrow formats, by the name of the dtype as torch, numpy and ml_dtypes spell it.
+FORMATS: dict[str, FloatFormat] = {
+    "float32": FloatFormat(24, -126, float.fromhex("0x1.fffffep+127")),
+    "float16": FloatFormat(11, -14, 65504.0),
+    "bfloat16": FloatFormat(8, -126, float.fromhex("0x1.fep+127")),
+    "float8_e4m3fn": FloatFormat(4, -6, 448.0, saturates=True),
+    "float8_e4m3fnuz": FloatFormat(4, -7, 240.0),
+    "float8_e5m2": FloatFormat(3, -14, 57344.0),
+    "float8_e5m2fnuz": FloatFormat(3, -15, 57344.0),
+    "float8_e8m0fnu": FloatFormat(1, -127, math.ldexp(1.0, 127)),
+    "float4_e2m1fn_x2": FloatFormat(2, 0, 6.0, saturates=True),
 }
+
+_PACKED = {"float32": "f", "float16": "e"}
+
+#: Rounding to the dtype of this name; the others need none.
+ROUND_PAIR: dict[str, RoundPair] = {
+    name: packing_rounder(target, _PACKED[name]) if name in _PACKED else pair_rounder(target)
+    for name, target in FORMATS.items()
+}
+ROUND_PAIR["complex64"] = ROUND_PAIR["float32"]
+ROUND_PAIR["complex32"] = ROUND_PAIR["float16"]

@@ -60,7 +60,10 @@ def dumps_members(items: Sequence[tuple[str, Any]]) -> list[bytes]:
     TypeError, RecursionError
         As `dumps_json`; use it on each item to find out which one it is.
     """
-    members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in items]
+    try:
+        members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in items]
+    except TypeError:
+        return [dumps_json(name) + b":" + dumps_json(value) for name, value in items]
     nulls = b"\n".join(members).count(b"null")
     if nulls and nulls != sum([_plain_nones(value) for _, value in items]):
         for place, (name, value) in enumerate(items):
@@ -95,8 +98,8 @@ def _loads_with_tokens(text: bytes) -> Any:
 def _plain_nones(value: Any) -> int:
     """Count None where most records have it: directly in their lists and dicts of arguments.
 
-    If the text of a value has just as many ``null``, each of them is accounted for and no float was lost. That is several times
-    cheaper to find out than by a walk through every tensor entry.
+    If the text of a value has just as many ``null``, each of them is accounted for and no float was lost. That is
+    several times cheaper to find out than by a walk through every tensor entry.
     """
     if value.__class__ is not dict:
         return int(value is None)
@@ -164,7 +167,10 @@ def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one line per kind of value
         return b"[" + b",".join([_encode(item) for item in value]) + b"]"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _encode({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    return orjson.dumps(value, _default)
+    try:
+        return orjson.dumps(value, _default)
+    except TypeError as error:
+        raise error.__cause__ or error from None  # the cause names the class in full
 
 
 def _encode_key(key: Any) -> bytes:

@@ -23,7 +23,7 @@ from msprobe.store.json_bytes import dumps_json, dumps_members
 from msprobe.store.step_files import StepFiles
 
 _ENCODING_ERRORS = (TypeError, ValueError, RuntimeError)  # RuntimeError: recursion, or a dict changed by another thread
-_CHUNK = 4096  # records encoded at a time, to bound memory when a whole step is flushed at once
+_CHUNK = 1024  # records encoded at a time, to bound memory when a whole step is flushed at once
 
 
 class WriterOptions(TypedDict, total=False):

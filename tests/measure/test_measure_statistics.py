@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from msprobe.measure import Statistics, statistics
 from msprobe.measure.backends import native_module
+from msprobe.measure.chunks import memory_layout
 from msprobe.measure.cpu import reduce_cpu
 from msprobe.measure.dtypes import DTYPES
 from msprobe.measure.reductions import reduce_tensor
@@ -262,6 +263,34 @@ def test_random_dtypes_strides_and_specials_equal_the_reference(tensor: torch.Te
     tolerance = 1e-9 * float(np.abs(values).max()) if finite else 0.0
     for result, reference in zip([found.max, found.min, found.mean, found.norm], expected, strict=True):
         assert result == pytest.approx(float(reference), rel=2e-6, abs=tolerance, nan_ok=True)
+
+
+@given(strided_tensors(), st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_layout_in_memory_order_has_the_same_elements(tensor: torch.Tensor, copies: int) -> None:
+    tensor = tensor.unsqueeze(-1).expand(*tensor.shape, copies)
+    sizes, strides, repeats = memory_layout(tensor.shape, tensor.stride())
+    plain = torch.as_strided(tensor, sizes, strides)
+    assert plain.numel() * repeats == tensor.numel()
+    values = plain.double().reshape(-1).repeat(repeats)
+    assert torch.equal(values.sort().values.nan_to_num(), tensor.double().reshape(-1).sort().values.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((4, 5), (5, 1), ((20,), (1,), 1)),
+        ((5, 4), (1, 5), ((20,), (1,), 1)),
+        ((4, 5), (10, 2), ((20,), (2,), 1)),
+        ((4, 5), (20, 2), ((4, 5), (20, 2), 1)),
+        ((3, 4, 5), (0, 5, 1), ((20,), (1,), 3)),
+        ((), (), ((1,), (1,), 1)),
+        ((1, 1), (7, 9), ((1,), (1,), 1)),
+        ((2, 1, 3), (3, 50, 1), ((6,), (1,), 1)),
+    ],
+)
+def test_adjacent_dimensions_become_one(shape: tuple, strides: tuple, expected: tuple) -> None:
+    assert memory_layout(shape, strides) == expected
 
 
 @given(strided_tensors())

@@ -47,12 +47,18 @@ const char *aclrtGetSocName(void) {
   return name != NULL ? name : "Ascend910B1";
 }
 
-/* FAKE_CANN_VERSION plays an older release. */
+/* FAKE_CANN_VERSION plays another release. */
 aclError aclsysGetVersionStr(char *package, char *version) {
   (void)package;
   const char *wanted = getenv("FAKE_CANN_VERSION");
   strcpy(version, wanted != NULL ? wanted : "8.5.0");
   return ACL_SUCCESS;
+}
+
+aclError aclsysGetCANNVersion(aclCANNPackageName package, aclCANNPackageVersion *version) {
+  (void)package;
+  memset(version, 0, sizeof *version);
+  return aclsysGetVersionStr(NULL, version->version);
 }
 
 aclError aclGetDeviceCapability(uint32_t device, aclDeviceInfo info, int64_t *value) {
