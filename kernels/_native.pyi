@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 _Reduction: TypeAlias = tuple[float, float, float, float, int, int, int]
 
 def stats(ptr: int, numel: int, dtype_code: int, threads: int, /) -> _Reduction:
-    """Return the statistics of `numel` > 0 contiguous elements; threads help from 2**18 elements on."""
+    """Return the statistics of `numel` > 0 contiguous elements; threads help from about 2**20 elements on."""
 
 def stats_strided(
     ptr: int, sizes: tuple[int, ...], strides: tuple[int, ...], dtype_code: int, threads: int, /

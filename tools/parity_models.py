@@ -1,6 +1,6 @@
 """Training scenarios for ``peer_parity.py``: small models with random weights, nothing is downloaded.
 
-Each scenario is a model and one training step. The file imports neither msprobe, so that both tools run the same code.
+Each scenario is a model and one training step. The file imports neither of the two tools, so both run the same code.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that model code uses
-from parity_ops import OperatorZoo
+from parity_ops import OperatorZoo, Recomputed, TwoPasses
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -171,15 +171,14 @@ def resnet() -> Scenario:
     return Scenario(model.train(), train_step)
 
 
-def zoo() -> Scenario:
-    """Many operators, each called a few times in different ways."""
-    model = OperatorZoo()
+def _operators(model: nn.Module, passes: int = 1) -> Scenario:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def train_step(number: int) -> None:
         generator = torch.Generator().manual_seed(number)
         loss = model(torch.rand(4, 8, generator=generator) + 0.5)
-        loss.backward()
+        for left in reversed(range(passes)):
+            loss.backward(retain_graph=left > 0)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -187,6 +186,21 @@ def zoo() -> Scenario:
     return Scenario(model.train(), train_step)
 
 
+def zoo() -> Scenario:
+    """Many operators, each called a few times in different ways."""
+    return _operators(OperatorZoo())
+
+
+def recompute() -> Scenario:
+    """Activation checkpointing."""
+    return _operators(Recomputed())
+
+
+def passes() -> Scenario:
+    """Two backward passes over one graph."""
+    return _operators(TwoPasses(), passes=2)
+
+
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
-    build.__name__: build for build in (llama, gpt2, bert, mixtral, t5, resnet, zoo)
+    build.__name__: build for build in (llama, gpt2, bert, mixtral, t5, resnet, zoo, recompute, passes)
 }

@@ -63,7 +63,7 @@ class InPlace(nn.Module):
         z.copy_(y)
         z.clamp_(min=0.1).masked_fill_(z > 3, 0.0)
         z.relu_()
-        out = torch.empty(4, 8)
+        out = torch.zeros(4, 8)
         torch.add(y.detach(), 1, out=out)
         return z + y.exp() + out
 
@@ -154,7 +154,7 @@ class Layers(nn.Module):
 
 
 class OperatorZoo(nn.Module):
-    """All of the above, a user's autograd function, both kinds of checkpoint, and several losses."""
+    """All of the above, a user's autograd function and several losses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,8 +165,6 @@ class OperatorZoo(nn.Module):
         self.reductions = Reductions()
         self.algebra = Algebra()
         self.layers = Layers()
-        self.block = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
-        self.reentrant = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.sigmoid(self.entry(x)) + 0.5
@@ -174,11 +172,37 @@ class OperatorZoo(nn.Module):
         total = torch.zeros(4, 8)
         for branch in branches:
             total = total + F.layer_norm(branch(y), (8,))
-        total = total + checkpoint(self.block, total, use_reentrant=False)
-        total = total + checkpoint(self.reentrant, total, use_reentrant=True)
         total = _Cube.apply(torch.tanh(total))
         target = torch.tensor([1, 3, 5, 7])
         loss = F.cross_entropy(total, target) + F.nll_loss(F.log_softmax(total, dim=1), target)
         loss = loss + F.mse_loss(total, torch.zeros(4, 8)) + F.l1_loss(total, torch.ones(4, 8))
         loss = loss + F.smooth_l1_loss(total, torch.ones(4, 8)) + nn.BCEWithLogitsLoss()(total, torch.ones(4, 8))
         return loss + F.kl_div(F.log_softmax(total, 1), torch.full((4, 8), 0.125), reduction="batchmean")
+
+
+class Recomputed(nn.Module):
+    """Both kinds of activation checkpoint between ordinary layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entry = nn.Linear(8, 8)
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.Dropout(0.1))
+        self.reentrant = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.entry(x)
+        y = y + checkpoint(self.block, y, use_reentrant=False)
+        y = y + checkpoint(self.reentrant, y, use_reentrant=True)
+        return F.mse_loss(torch.tanh(y), torch.ones(4, 8))
+
+
+class TwoPasses(nn.Module):
+    """For two backward passes over one graph: returns the loss that both start from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x))).square().mean()

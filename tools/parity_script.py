@@ -1,7 +1,7 @@
 """The training script that ``peer_parity.py`` runs under either tool: two steps of one scenario.
 
-``python parity_script.py SCENARIO LEVEL CONFIG MANIFEST`` writes to MANIFEST where the tool was imported from and the
-loss-relevant outcome of the run (a sum over all parameters).
+``python parity_script.py SCENARIO CONFIG MANIFEST`` writes to MANIFEST where the tool was imported from and what
+the training came to (the sum of all parameters).
 """
 
 from __future__ import annotations

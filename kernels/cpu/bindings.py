@@ -75,7 +75,7 @@ def stats_array(array: Array, threads: int = 1) -> Reduction:
     array
         Any shape and strides, at least one element; also bfloat16 and float8 arrays of the ml_dtypes package.
     threads
-        Number of threads for arrays of 2**18 elements and more.
+        Number of threads for arrays of about 2**20 elements and more.
 
     Raises
     ------

@@ -20,7 +20,7 @@ WORDS = tl.constexpr(8)
 #: Blocks that are added in the narrow type before the sums are widened.
 UNROLL = tl.constexpr(8)
 #: Rows that the last program adds at a time.
-FOLD = tl.constexpr(1024)
+FOLD = tl.constexpr(512)
 #: Magnitudes between which sums of float32 squares are trusted: 2**14 of them cannot overflow, and what underflows is
 #: below 2**-25 of the total.
 _NARROW_LARGE = tl.constexpr(2.0**56)

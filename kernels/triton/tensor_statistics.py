@@ -18,7 +18,7 @@ from msprobe.kernels.triton.layouts import Rows
 Reduction: TypeAlias = tuple[float, float, float, float, int, int, int]
 
 #: Most chunks of a tensor: beyond, chunks grow. Enough programs for any device, few rows for the last one to add.
-MAX_CHUNKS = 4096
+MAX_CHUNKS = 2048
 #: 64-bit words of scratch that one launch at a time needs: the rows of the chunks and a ticket.
 SCRATCH_WORDS = 8 * MAX_CHUNKS + 1
 #: How kernels are built: no product is fused with a sum unless the source says so, whatever a release of triton prefers.

@@ -97,24 +97,37 @@ def parse_name(text: str) -> RecordName | None:
 
 
 class CallName:
-    """Names of one call: formatted once, when first needed.
+    """Names of one call. ``base`` is ``Prefix.name`` or ``Module.path.Class``.
 
-    ``base`` is ``Prefix.name`` or ``Module.path.Class``. A hot-path object: plain slots, no dataclass machinery.
+    A hot-path object: plain slots, no dataclass machinery, and the forward name is formatted once.
+
+    Attributes
+    ----------
+    forward : str
+        Name of the forward record, with its tag.
+    tag : str
+        Empty for an ordinary call.
+    parent : CallName or str or None
+        What encloses the call: a module call, or a phase of the step.
     """
 
-    __slots__ = ("base", "index", "module", "tag")
+    __slots__ = ("base", "forward", "index", "module", "parent", "tag")
 
     def __init__(self, base: str, index: int, *, module: bool = False, tag: str = "") -> None:
         self.base = base
         self.index = index
         self.module = module
         self.tag = tag
+        self.parent: CallName | str | None = None
+        self.forward = f"{base}.forward.{index}" if module else f"{base}.{index}.forward"
+        if tag:
+            self.forward += f"#{tag}"
 
-    @property
-    def forward(self) -> str:
-        """Name of the forward record, with its tag."""
-        text = f"{self.base}.forward.{self.index}" if self.module else f"{self.base}.{self.index}.forward"
-        return f"{text}#{self.tag}" if self.tag else text
+    def tagged(self, tag: str) -> CallName:
+        """Return the name of the same call with a tag."""
+        call = CallName(self.base, self.index, module=self.module, tag=tag)
+        call.parent = self.parent
+        return call
 
     def backward(self, nth: int = 1) -> str:
         """Name of the backward record of the ``nth`` backward pass over this call's graph (1-based)."""

@@ -9,7 +9,7 @@ import atexit
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msprobe.core.config_record import Config
@@ -75,7 +75,8 @@ class Session:
         self._left_out = False  # this rank is not wanted: recording nothing is what was asked for
         self._ever_started = False
         self._idle_reason = "start() was never called"
-        _finish_at_exit(self)
+        self._at_exit = _closing(self)
+        atexit.register(self._at_exit)
         for text in config.warnings:
             _LOG.warning("msprobe: %s", text)
 
@@ -208,6 +209,9 @@ class Session:
             **self._adapter.writer_options(),
         )
         self._adapter.open_step(self._writer)
+        # Handlers run in reverse order, and the writer has one: what waits for gradients must reach it before.
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)
 
     def _close_step(self) -> None:
         writer, self._writer = self._writer, None
@@ -236,8 +240,8 @@ def _why_empty(report: Mapping[str, Any]) -> str:
     return "every call was left out: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items())
 
 
-def _finish_at_exit(session: Session) -> None:
-    """Close the session when the interpreter ends, without keeping it alive until then."""
+def _closing(session: Session) -> Callable[[], None]:
+    """Return a function that closes the session when the interpreter ends, without keeping it alive until then."""
     alive = weakref.ref(session)
 
     def close() -> None:
@@ -245,4 +249,4 @@ def _finish_at_exit(session: Session) -> None:
         if found is not None:
             found.close()
 
-    atexit.register(close)
+    return close

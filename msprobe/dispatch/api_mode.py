@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.core.risk import Risk
 from msprobe.dispatch.api_table import Api, ApiTable
-from msprobe.dispatch.call_site import CallSites, calling_frame
+from msprobe.dispatch.call_site import CallSites, find_caller
 from msprobe.dispatch.capture import Capture
+from msprobe.dispatch.recompute import prepares_recomputation
 
 _NO_KWARGS: Mapping[str, Any] = {}
 _DisableTorchFunction = torch._C.DisableTorchFunction
@@ -98,10 +99,12 @@ class ApiMode(TorchFunctionMode):
         capture = self._capture
         with _DisableTorchFunction():
             try:
-                frame = calling_frame(2)
+                caller = find_caller(2)
                 if api.at_site:
-                    api = self._sites.resolve(api, frame, args)
-                opened = capture.begin(api.base, args, kwargs, frame) if api.risk >= self._lowest else None
+                    api = self._sites.resolve(api, caller, args)
+                wanted = api.risk >= self._lowest and not prepares_recomputation(api.base, caller.frame)
+                written = self._sites.as_written(func, caller, args, kwargs) if caller.wrapped else (args, kwargs)
+                opened = capture.begin(api.base, *written, caller.frame) if wanted else None
             except Exception as error:  # noqa: BLE001 - hook boundary
                 opened = None
                 capture.failed(f"inputs of {api.base}", error)

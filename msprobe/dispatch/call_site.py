@@ -8,9 +8,12 @@ bytecode of the calling instruction tells them apart. It is read once per instru
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
+from bisect import bisect_right
+from collections.abc import Mapping
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,10 +21,34 @@ from msprobe.dispatch.api_table import OPERATORS, REFLECTED, Api
 
 _HANDLE_TORCH_FUNCTION = torch.overrides.handle_torch_function.__code__
 _BOOLEAN_DISPATCH = torch.nn.functional.max_pool2d.__code__
+_CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"})
+# What `boolean_dispatch` chooses from has the parameters that the dispatcher itself does not show.
+_DISPATCHED = {
+    getattr(torch.nn.functional, name.removesuffix("_with_indices")): getattr(torch.nn.functional, name)
+    for name in dir(torch.nn.functional)
+    if name.endswith("_with_indices")
+}
 _PLAIN_LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK"})
 
 
-def calling_frame(depth: int) -> FrameType:
+class Caller(NamedTuple):
+    """Where an API call was written.
+
+    Attributes
+    ----------
+    frame : FrameType
+    wrapped : bool
+        The API is a Python function, which hands torch its parameters instead of the arguments as written.
+    dispatched : bool
+        The API was chosen by ``boolean_dispatch``, as ``F.max_pool2d`` chooses by ``return_indices``.
+    """
+
+    frame: FrameType
+    wrapped: bool
+    dispatched: bool
+
+
+def find_caller(depth: int) -> Caller:
     """The frame that contains the API call, seen from inside ``__torch_function__``.
 
     Skips torch's own plumbing: ``handle_torch_function`` together with the Python function that called it, and the
@@ -33,14 +60,19 @@ def calling_frame(depth: int) -> FrameType:
         Frames between the caller of this function and ``__torch_function__``'s own caller.
     """
     frame = sys._getframe(depth + 1)
+    wrapped = dispatched = False
     code = frame.f_code
     while True:
         if code is _HANDLE_TORCH_FUNCTION:
             frame = _outer(_outer(frame))
+            wrapped = True
+        elif code is _BOOLEAN_DISPATCH:
+            frame = _outer(frame)
+            dispatched = True
         elif code.co_name == "__torch_function__":
             frame = _outer(frame)
         else:
-            return frame
+            return Caller(frame, wrapped, dispatched)
         code = frame.f_code
 
 
@@ -48,36 +80,99 @@ def _outer(frame: FrameType) -> FrameType:
     return frame.f_back or frame
 
 
+class Written(NamedTuple):
+    """How the arguments of a call are written: how many by position, which by keyword."""
+
+    positional: int
+    keywords: tuple[str, ...]
+
+
 class CallSites:
     """Final names of functions that look alike to torch, by calling instruction."""
 
     def __init__(self) -> None:
         self._resolved: dict[tuple[int, int, int], Api] = {}
+        self._written: dict[tuple[int, int], Written | None] = {}
+        self._parameters: dict[Any, tuple[str, ...] | None] = {}
         self._kept: list[object] = []  # code objects and Apis whose id is a key must stay alive
         self._instructions: dict[CodeType, list[dis.Instruction]] = {}
 
-    def resolve(self, api: Api, frame: FrameType, args: tuple[Any, ...]) -> Api:
-        """The API that the instruction ``frame`` is executing stands for.
+    def resolve(self, api: Api, caller: Caller, args: tuple[Any, ...]) -> Api:
+        """The API that the calling instruction stands for.
 
         Parameters
         ----------
         api : Api
             What the function object alone says (``api.at_site`` is set).
-        frame : FrameType
-            Frame of the call, from :func:`calling_frame`.
+        caller : Caller
         args : tuple
             Positional arguments of the call, to tell ``1 + a`` from ``a + 1``.
         """
+        frame = caller.frame
         code = frame.f_code
         key = (id(code), frame.f_lasti, id(api))
         found = self._resolved.get(key)
         if found is None:
-            found = self._resolved[key] = self._decide(api, frame, args)
+            found = self._resolved[key] = self._decide(api, caller, args)
             self._kept += (code, api)
         return found
 
-    def _decide(self, api: Api, frame: FrameType, args: tuple[Any, ...]) -> Api:
-        if frame.f_code is _BOOLEAN_DISPATCH:
+    def as_written(
+        self, function: Any, caller: Caller, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Arguments of a Python API function as the user wrote them.
+
+        ``F.embedding(x, w)`` reaches torch as ``embedding(x, w, padding_idx=None, max_norm=None, ...)``: every
+        parameter, most of them by keyword. The calling instruction says how many were given by position and which by
+        keyword. Where it does not (``f(*args)``, ``a ** b``), the arguments stay as torch has them.
+        """
+        frame = caller.frame
+        key = (id(frame.f_code), frame.f_lasti)
+        try:
+            written = self._written[key]
+        except KeyError:
+            written = self._written[key] = self._read_call(frame)
+            self._kept.append(frame.f_code)
+        names = self._names_of(function) if written is not None else None
+        if written is None or names is None or len(args) > len(names):
+            return args, kwargs
+        given = dict(zip(names, args, strict=False), **kwargs)
+        count = written.positional + (1 if names[0] == "self" else 0)
+        if count > len(names) or not given.keys() >= {*names[:count], *written.keywords}:
+            return args, kwargs
+        return tuple(given[name] for name in names[:count]), {name: given[name] for name in written.keywords}
+
+    def _names_of(self, function: Any) -> tuple[str, ...] | None:
+        """Names of a function's parameters, None if some have no name (``*args``)."""
+        if function not in self._parameters:
+            try:
+                parameters = inspect.signature(_DISPATCHED.get(function, function)).parameters.values()
+                named = all(p.kind is not p.VAR_POSITIONAL and p.kind is not p.VAR_KEYWORD for p in parameters)
+                self._parameters[function] = tuple(p.name for p in parameters) if named and parameters else None
+            except (TypeError, ValueError):  # no signature
+                self._parameters[function] = None
+        return self._parameters[function]
+
+    def _read_call(self, frame: FrameType) -> Written | None:
+        at = self._position(frame)
+        if at is None:
+            return None
+        instructions, index = at
+        call = instructions[index]
+        if call.opname not in _CALLS or call.arg is None:
+            return None
+        keywords: tuple[str, ...] = ()
+        if call.opname.endswith("_KW"):
+            keywords = instructions[index - 1].argval
+        else:
+            before = [step for step in instructions[max(index - 2, 0) : index] if step.opname == "KW_NAMES"]
+            if before and before[0].arg is not None:
+                keywords = frame.f_code.co_consts[before[0].arg]
+        return Written(call.arg - len(keywords), keywords) if isinstance(keywords, tuple) else None
+
+    def _decide(self, api: Api, caller: Caller, args: tuple[Any, ...]) -> Api:
+        frame = caller.frame
+        if caller.dispatched:
             return api.renamed(api.name.removesuffix("_with_indices"))
         at = self._position(frame)
         if at is None:
@@ -94,10 +189,9 @@ class CallSites:
         instructions = self._instructions.get(code)
         if instructions is None:
             instructions = self._instructions[code] = list(dis.get_instructions(code))
-        for index, instruction in enumerate(instructions):
-            if instruction.offset == frame.f_lasti:
-                return instructions, index
-        return None
+        # While a Python function runs, its caller's offset is that of the call's last inline cache entry.
+        index = bisect_right(instructions, frame.f_lasti, key=lambda instruction: instruction.offset) - 1
+        return (instructions, index) if index >= 0 else None
 
     @staticmethod
     def _operator(

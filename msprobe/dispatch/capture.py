@@ -108,7 +108,8 @@ class Capture:
         node = self.stack_node(frame) if self.keeps_stacks else None  # first: it drops modules that ended untold
         modules = self.threads.modules
         inner = modules[-1] if modules else None
-        opened = OpenCall(call, inner.call if inner is not None else self.threads.phase)
+        call.parent = inner.call if inner is not None else call.parent or self.threads.phase
+        opened = OpenCall(call, call.parent)
         opened.module = module
         if self.selection.everything:
             opened.choice = ALL
@@ -131,13 +132,6 @@ class Capture:
                 opened.edges = InputEdges(tensors)
                 opened.since = _sequence()
         return opened
-
-    def add_kwargs(self, opened: OpenCall, kwargs: Mapping[str, Any]) -> None:
-        """Record keyword arguments of a call that became known after it began."""
-        if opened.record is not None:
-            name = opened.call.forward
-            prefix = f"{name}.kwargs" if self.wants_tensors(name) else None
-            opened.record["input_kwargs"] = self.encoder.encode_mapping(kwargs, prefix)
 
     def end(self, opened: OpenCall, output: Any, written: Any = None) -> None:
         """The call returned ``output``: record its outputs and watch its gradients.
@@ -166,13 +160,13 @@ class Capture:
         call = opened.call
         if not call.tag:
             self.counters.give_back(call.base, call.index)
-            call.tag = "error"
+            call = call.tagged("error")
         if self._values and opened.choice.forward and opened.record is not None:
             if error is not None and type(error).__name__ != "_StopRecomputationError":
                 opened.record["error"] = f"{type(error).__name__}: {error}"[:500]
             self.writer.add(call.forward, opened.record)  # type: ignore[union-attr]
         if not self.selection.everything:
-            self.selection.leave(call)
+            self.selection.leave(opened.call)
 
     def failed(self, where: str, error: BaseException) -> None:
         """Something in the capture itself went wrong: the user's run goes on, the reason is kept."""

@@ -30,10 +30,7 @@ def watched_for_hooks(roots: Sequence[nn.Module]) -> set[int]:
 
 
 def takes_fused_path(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether ``module``, called with these arguments, would run fused if nobody watched.
-
-    ``kwargs`` may be empty when they are not known yet; arguments that decide are then taken as not given.
-    """
+    """Whether ``module``, called with these arguments, would run fused if nobody watched."""
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     first = args[0] if args else next(iter(kwargs.values()), None)

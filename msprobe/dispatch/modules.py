@@ -91,7 +91,7 @@ class ModuleHooks:
     def _add_global_hooks(self) -> None:
         self._handles += (
             register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            register_module_forward_hook(self._leave, always_call=True),
         )
 
     def remove(self) -> None:
@@ -124,19 +124,14 @@ class ModuleHooks:
                 capture.failed(f"inputs of {base}", error)
         self._switch_mode(module, args, kwargs)
 
-    def end(self, module: torch.nn.Module, output: Any, late_kwargs: Mapping[str, Any] | None = None) -> None:
-        """A recorded module has run, or raised.
-
-        ``late_kwargs`` are keyword arguments that were not known when the call began.
-        """
+    def end(self, module: torch.nn.Module, output: Any) -> None:
+        """A recorded module has run, or raised."""
         capture = self._capture
         opened = self._pop(module)
         if opened is None or opened.call is _FOLLOWED:
             return
         with torch._C.DisableTorchFunction():
             try:
-                if late_kwargs:
-                    capture.add_kwargs(opened, late_kwargs)
                 error = sys.exc_info()[1]
                 if error is not None and id(error) != opened.handled:
                     capture.abort(opened, error)
@@ -149,17 +144,16 @@ class ModuleHooks:
 
     def _enter(self, module: torch.nn.Module, args: Sequence[Any]) -> None:
         base = self._by_global_hook.get(id(module))
+        frame = sys._getframe(1)
         if base is not None:
-            self.begin(base, module, args, {}, sys._getframe(1))
+            self.begin(base, module, args, _keywords(frame), frame)
         elif self._capture.running and (self._follow_all or isinstance(module, FUSED)):
-            self._push(OpenCall(_FOLLOWED, None), module, sys._getframe(1))
-            self._switch_mode(module, args, {})
+            self._push(OpenCall(_FOLLOWED, None), module, frame)
+            self._switch_mode(module, args, _keywords(frame) if isinstance(module, FUSED) else {})
 
-    def _leave(self, module: torch.nn.Module, _args: Any, *kwargs_and_output: Any) -> None:
-        """End of any module. After an exception torch calls this hook without the keyword arguments."""
+    def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
         if self._follow_all or id(module) in self._by_global_hook or isinstance(module, FUSED):
-            kwargs = kwargs_and_output[0] if len(kwargs_and_output) > 1 else {}
-            self.end(module, kwargs_and_output[-1], kwargs)
+            self.end(module, output)
 
     def _push(self, opened: OpenCall, module: torch.nn.Module, frame: FrameType) -> None:
         error = sys.exc_info()[1]
@@ -193,6 +187,15 @@ class ModuleHooks:
                 self._capture.coverage.not_recorded["call inside a fused inference module (one kernel)"] += 1
             self._mode.switch_thread()
             threads.modules[-1].switched_mode = True
+
+
+def _keywords(frame: FrameType) -> Mapping[str, Any]:
+    """Keyword arguments of the module call that ``frame``, of torch's ``Module._call_impl``, runs.
+
+    A global pre-hook is not given them.
+    """
+    found = frame.f_locals.get("kwargs")
+    return found if isinstance(found, dict) else {}
 
 
 def _runs_only_torch_code(module: torch.nn.Module) -> bool:

@@ -16,6 +16,7 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +32,11 @@ _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _sequence = torch._C._autograd._get_sequence_nr
+
+
+def prepares_recomputation(base: str, frame: FrameType) -> bool:
+    """Whether a call is checkpointing's own: it detaches what goes into and comes out of a recomputation."""
+    return base == "Tensor.detach" and frame.f_globals.get("__name__") == "torch.utils.checkpoint"
 
 
 class _Region:
@@ -111,10 +117,9 @@ class Recomputation:
         first = replay.next(base)
         index = take(base) if first is None else first.index
         call = CallName(base, index, module=module, tag=RECOMPUTE)
+        call.parent = None if first is None else first.parent
         times = self._repeats[call.forward] = self._repeats.get(call.forward, 0) + 1
-        if times > 1:
-            call.tag = f"{RECOMPUTE}{times}"
-        return call
+        return call if times == 1 else call.tagged(f"{RECOMPUTE}{times}")
 
     def _context(self) -> _Region | _Replay | None:
         """The innermost non-reentrant checkpoint that is running, from its saved-tensor hooks."""

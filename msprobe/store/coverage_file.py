@@ -7,7 +7,6 @@ can tell a step that is open or was killed from a finished one.
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import time
@@ -15,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from msprobe.store.json_bytes import dumps_json
-from msprobe.store.process_start import process_start
-from msprobe.store.step_folder import StepFolder, write_fully
+from msprobe.store.process_start import start_ticks
+from msprobe.store.step_folder import ShortWriteError, StepFolder, write_fully
 
 COVERAGE_FILE = "coverage.json"
 _BLOCK = 4096
@@ -36,7 +35,12 @@ class CoverageFile:
 
     def __init__(self, folder: StepFolder) -> None:
         self._folder = folder
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": process_start(), "opened": time.time()}
+        owner = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "start_ticks": start_ticks(os.getpid()),
+            "opened": time.time(),
+        }
         text = dumps_json({"complete": False, "writer": owner})
         descriptor = folder.create(COVERAGE_FILE)
         try:
@@ -55,20 +59,17 @@ class CoverageFile:
         text = _encode(dict(coverage) | {"complete": True})
         descriptor = self._folder.open(COVERAGE_FILE)
         try:
-            if not _overwrite(descriptor, text) and not _overwrite(descriptor, _short_form(coverage)):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            try:
+                _overwrite(descriptor, text)
+            except ShortWriteError:
+                _overwrite(descriptor, _short_form(coverage))
         finally:
             os.close(descriptor)
 
 
-def _overwrite(descriptor: int, text: bytes) -> bool:
-    try:
-        if write_fully(descriptor, text, 0) < len(text):
-            return False
-    except OSError:
-        return False
+def _overwrite(descriptor: int, text: bytes) -> None:
+    write_fully(descriptor, text, 0)
     os.ftruncate(descriptor, len(text))
-    return True
 
 
 def _encode(coverage: Mapping[str, Any]) -> bytes:

@@ -62,8 +62,12 @@ class RunLayout:
         Never raises because of the disk: a writer that cannot write says so in its `failures`.
         """
         folder = self.step_folder(step)
-        self._make_room(folder)
-        self._writer = StepWriter(folder, announcer=self.announcer, **options)
+        refusal = None
+        try:
+            self._make_room(folder)
+        except OSError as error:
+            refusal = error  # an earlier run that cannot be moved must not be mixed with this one
+        self._writer = StepWriter(folder, announcer=self.announcer, refusal=refusal, **options)
         return self._writer
 
     def set_rank(self, rank: int) -> None:
@@ -92,24 +96,19 @@ class RunLayout:
             )
 
     def _make_room(self, folder: Path) -> None:
-        try:
-            if not self._prepared:
-                self._check_link()
-                self.dump_path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-                self._move_earlier_run()
-                self._prepared = True
-            if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink() and any(folder.iterdir()):
-                self._move([folder], "this run has filled already (step number used twice)")
-        except OSError as error:
-            self.announcer.warn(
-                ("prepare", error.errno),
-                f"msprobe cannot prepare {self.dump_path}: {error.strerror} (errno {error.errno}). "
-                "Dumps that are there already are not overwritten.",
-            )
+        if not self._prepared:
+            self._check_link()
+            self.dump_path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self._move_earlier_run()
+            self._prepared = True
+        if any(part.is_symlink() for part in (folder.parent, folder)):
+            raise OSError(errno.ELOOP, "a symbolic link stands where a folder of the dump belongs")
+        if folder.is_dir() and any(folder.iterdir()):
+            self._move([folder], "this run has filled already (step number used twice)")
 
     def _check_link(self) -> None:
         if self.dump_path.is_symlink() and self.dump_path.lstat().st_uid not in {0, os.geteuid()}:
-            raise PermissionError(errno.EPERM, "dump_path is a symbolic link that belongs to another user")
+            raise OSError(errno.ELOOP, "dump_path is a symbolic link that belongs to another user")
 
     def _step_folders(self) -> list[Path]:
         found = [entry for entry in self.dump_path.iterdir() if _STEP_NAME.match(entry.name) and not entry.is_symlink()]

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 
 from msprobe.store.json_bytes import loads_json
-from msprobe.store.step_folder import StepFolder, write_fully
+from msprobe.store.step_folder import ShortWriteError, StepFolder, write_fully
 
 SEPARATOR = b",\n"
 TAIL_OBJECT = b"\n}\n"
@@ -60,9 +60,7 @@ class GrowingObject:
         try:
             status = os.fstat(descriptor)
             self._identity = (status.st_dev, status.st_ino)
-            text = head + b"\n" + tail
-            if write_fully(descriptor, text, 0) < len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_fully(descriptor, head + b"\n" + tail, 0)
         finally:
             os.close(descriptor)
 
@@ -109,18 +107,14 @@ class GrowingObject:
 
     def _write(self, descriptor: int, text: bytes, members: Sequence[bytes]) -> None:
         try:
-            written = write_fully(descriptor, text, self._end)
-            cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            written, cause = 0, error
-        if written < len(text):
-            kept = self._keep_what_fits(descriptor, text, members, written)
-            raise PartWrittenError(cause, kept)
+            write_fully(descriptor, text, self._end)
+        except ShortWriteError as error:
+            raise PartWrittenError(error, self._keep_what_fits(descriptor, members, error.written)) from error
         self._end += len(text) - len(self._tail)
         self.members += len(members)
         os.ftruncate(descriptor, self.size)  # longer only if an earlier write was interrupted before it was counted
 
-    def _keep_what_fits(self, descriptor: int, text: bytes, members: Sequence[bytes], written: int) -> int:
+    def _keep_what_fits(self, descriptor: int, members: Sequence[bytes], written: int) -> int:
         """Close the object after the last member that fits, tail included, into the space already taken."""
         room = written - len(self._tail)
         used = 0
@@ -138,10 +132,12 @@ class GrowingObject:
         return kept
 
 
-def is_head(line: bytes) -> bool:
-    """Tell whether a first line is that of a growing object, and not of a file that another tool indented."""
-    line = line.rstrip()
-    return line == b"{" or (line.startswith(b'{"') and line.endswith(b"{"))
+def is_growing(text: bytes, tail: bytes) -> bool:
+    """Tell whether a text is that of a growing object, and not of a file that another tool wrote in its own way."""
+    head, newline, rest = text.partition(b"\n")
+    head = head.rstrip()
+    start = head.startswith(b'{"') and head.endswith(b"{") if tail == TAIL_DUMP else head == b"{"
+    return bool(newline) and start and rest[:1] in {b"", b'"', b"\n", b"\0"}
 
 
 def cut_back(text: bytes, tail: bytes) -> bytes | None:
@@ -157,22 +153,20 @@ def cut_back(text: bytes, tail: bytes) -> bytes | None:
     Returns
     -------
     bytes or None
-        The text up to its last complete member, closed with the tail; unchanged if it was complete; None if not even
-        the head line is there.
+        The text up to its last complete member, closed with the tail; unchanged if it was complete; None if it is not a
+        growing object or not even its head line is there.
     """
     text = text.rstrip(b"\0")
     if text.endswith(tail):
         return text
-    head, newline, _ = text.partition(b"\n")
-    if not newline or not is_head(head):
+    if not is_growing(text, tail):
         return None
-    head_end = len(head) + 1
-    end = _complete_end(text, head_end, tail)
-    return text[:end] + tail
+    return text[: _complete_end(text, tail)] + tail
 
 
-def _complete_end(text: bytes, head_end: int, tail: bytes) -> int:
+def _complete_end(text: bytes, tail: bytes) -> int:
     """Return the offset after the last complete member of an unfinished growing object."""
+    head_end = text.index(b"\n") + 1
     line = max(text.rfind(b"\n") + 1, head_end)
     last = text[line:].strip()
     if last and not tail.strip().startswith(last) and _is_member(last):
@@ -201,9 +195,9 @@ def salvage(text: bytes, tail: bytes) -> bytes | None:
     bytes or None
         Complete JSON, or None if the head line is damaged.
     """
-    head, newline, rest = text.partition(b"\n")
-    if not newline or not is_head(head):
+    if not is_growing(text, tail):
         return None
+    head, _, rest = text.partition(b"\n")
     lines = (line.strip(b"\0 \r").removesuffix(b",") for line in rest.split(b"\n"))
     members = [line for line in lines if line and _is_member(line)]
     return head + b"\n" + SEPARATOR.join(members) + tail

@@ -11,35 +11,29 @@ RUN_STARTED = "MSPROBE_RUN_STARTED"
 _START_FIELD = 19  # field 22 of proc(5) stat, counted after the closing parenthesis of the command name
 
 
-def process_start(pid: int | None = None) -> float:
-    """Return when a process of this machine started, in seconds since the epoch.
+def start_ticks(pid: int) -> int | None:
+    """Return when a process of this machine started, in clock ticks since boot; None if there is no such process.
 
-    Parameters
-    ----------
-    pid
-        The process; None for this one.
-
-    Returns
-    -------
-    float
-        Exact to the clock tick (10 ms), rounded down. On a system without ``/proc`` the current time.
-
-    Raises
-    ------
-    ProcessLookupError
-        There is no such process.
+    Unlike a time of day this does not change when the clock is set, so together with the process number it is the
+    identity of a process.
     """
     try:
-        text = Path(f"/proc/{pid or 'self'}/stat").read_text(encoding="ascii", errors="replace")
-        ticks = int(text.rpartition(")")[2].split()[_START_FIELD])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except FileNotFoundError as error:
-        if pid is not None:
-            raise ProcessLookupError(f"no process {pid}") from error
-        return time.time()
-    except (OSError, ValueError, IndexError, AttributeError):
-        return time.time()
-    return time.time() - max(age, 0.0)
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(text.rpartition(b")")[2].split()[_START_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def process_start() -> float:
+    """Return when this process started, in seconds since the epoch.
+
+    Exact to the clock tick (10 ms), rounded down. On a system without ``/proc`` the current time.
+    """
+    now = time.time()
+    ticks = start_ticks(os.getpid())
+    if ticks is None:
+        return now
+    return now - max(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
 
 
 def run_start(environment: MutableMapping[str, str]) -> float:

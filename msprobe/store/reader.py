@@ -9,7 +9,7 @@ from typing import Any
 
 from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import loads_json
-from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, cut_back, is_head, salvage
+from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, cut_back, is_growing, salvage
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE, read_journal
 from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
 from msprobe.store.tensor_files import TENSOR_FOLDER
@@ -123,7 +123,7 @@ def iter_records(path: str | Path) -> Iterator[tuple[str, Any]]:
     file = find_dump_file(Path(path))
     with file.open("rb") as lines:
         head = lines.readline()
-        if head.rstrip() == b"{" or not is_head(head):
+        if not is_growing(head, TAIL_DUMP):
             yield from read_dump(file).data.items()
             return
         for line in lines:

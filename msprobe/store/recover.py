@@ -10,8 +10,8 @@ from typing import Any
 
 from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import dumps_json, loads_json
-from msprobe.store.part_file import SEPARATOR, TAIL_DUMP, TAIL_OBJECT, cut_back, is_head, salvage
-from msprobe.store.process_start import process_start
+from msprobe.store.part_file import SEPARATOR, TAIL_DUMP, TAIL_OBJECT, cut_back, is_growing, salvage
+from msprobe.store.process_start import start_ticks
 from msprobe.store.reader import DumpReadError, read_stacks
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE
 from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
@@ -111,15 +111,13 @@ def _recover_folder(folder: Path) -> FolderReport:
 def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     """Complete one growing object; return bytes cut and members kept."""
     text = file.read_bytes()
-    if not is_head(text.partition(b"\n")[0]):
+    if not is_growing(text, tail):
         _check_foreign(file, text)
         return 0, 0
     fixed = salvage(text, tail) if b"\0" in text.rstrip(b"\0") else cut_back(text, tail)
-    if fixed is None:
-        raise DumpReadError(f"{file}: the first line is damaged, nothing can be recovered from this file")
-    body = fixed.partition(b"\n")[2].removesuffix(tail)
+    body = (fixed or text).partition(b"\n")[2].removesuffix(tail)
     records = body.count(SEPARATOR) + 1 if body else 0
-    if fixed == text:
+    if fixed is None or fixed == text:
         return 0, records
     temporary = file.with_name(file.name + ".tmp")
     temporary.write_bytes(fixed)
@@ -131,11 +129,11 @@ def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
 
 
 def _check_foreign(file: Path, text: bytes) -> None:
-    """Check a file of another tool, which can be read or not but not repaired."""
+    """Accept a file that is not of ours (or whose first line is lost) as it stands, if it is JSON."""
     try:
         loads_json(text)
     except ValueError as error:
-        raise DumpReadError(f"{file}: not written line by line, cannot be repaired ({error})") from error
+        raise DumpReadError(f"{file}: neither JSON nor written line by line, cannot be repaired ({error})") from error
 
 
 def _assemble_stacks(folder: Path, actions: list[str]) -> None:
@@ -179,10 +177,5 @@ def _living_owner(coverage: dict[str, Any]) -> int | None:
     if not isinstance(writer, dict) or writer.get("host") != socket.gethostname():
         return None
     pid = writer.get("pid")
-    if not isinstance(pid, int) or not Path(f"/proc/{pid}").exists():
-        return None
-    try:
-        same = abs(process_start(pid) - float(writer.get("started", 0.0))) < 1.0
-    except (ProcessLookupError, TypeError, ValueError):
-        return None
-    return pid if same else None
+    started = start_ticks(pid) if isinstance(pid, int) else None
+    return pid if started is not None and started == writer.get("start_ticks") else None

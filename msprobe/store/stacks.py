@@ -8,7 +8,6 @@ the same stack if there were several pauses. Kept in memory: one small entry per
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from msprobe.store.json_bytes import dumps_json, loads_json
 from msprobe.store.part_file import TAIL_OBJECT, GrowingObject
-from msprobe.store.step_folder import StepFolder, write_fully
+from msprobe.store.step_folder import ShortWriteError, StepFolder, write_fully
 
 STACK_FILE = "stack.json"
 JOURNAL_FILE = "stack.json.part"
@@ -81,9 +80,9 @@ class StackJournal:
         OSError
             ``stack.json`` cannot be written; the journal still has everything.
         """
-        groups = self._groups(self._assembled)
-        if not groups:
+        if self._assembled == self._end:
             return
+        groups = self._groups(self._assembled)
         self._scattered = self._assembled > 0
         self._assembled = self._end
         try:
@@ -141,11 +140,12 @@ class StackJournal:
             return
         descriptor = self._folder.open(JOURNAL_FILE)
         try:
-            if write_fully(descriptor, text, self._end) < len(text):
-                os.ftruncate(descriptor, self._end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_fully(descriptor, text, self._end)
             self._end += len(text)
             os.ftruncate(descriptor, self._end)  # longer only if an earlier write was interrupted
+        except ShortWriteError:
+            os.ftruncate(descriptor, self._end)
+            raise
         finally:
             os.close(descriptor)
 

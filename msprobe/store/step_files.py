@@ -42,6 +42,8 @@ class StepFiles:
         Turns a stack key into frames, innermost first.
     announcer
         Where warnings go.
+    refusal
+        Why nothing may be written here, found out before.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class StepFiles:
         tensors: bool,
         render_stack: Callable[[Hashable], list[str]],
         announcer: Announcer,
+        refusal: OSError | None = None,
     ) -> None:
         self.folder = folder
         self.notes = FailureNotes(None, announcer)
@@ -80,6 +83,8 @@ class StepFiles:
         self._coverage: CoverageFile | None = None
         self._tensors: TensorFiles | None = None
         try:
+            if refusal is not None:
+                raise refusal
             self._root = root = StepFolder(folder)
             self.notes = FailureNotes(root, announcer)
             self._dump = GrowingObject(root, self._main, self._head_line, TAIL_DUMP)

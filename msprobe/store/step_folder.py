@@ -80,25 +80,35 @@ class StepFolder:
             self._fd = -1
 
 
-def write_fully(descriptor: int, content: bytes, offset: int) -> int:
-    """Write at an offset until all is written or the system refuses.
+class ShortWriteError(OSError):
+    """The system refused a write after taking part of it.
 
-    Returns
-    -------
-    int
-        Bytes written; fewer than given when the system refused part of it (the caller decides what to keep).
+    Attributes
+    ----------
+    written : int
+        Bytes that were taken, possibly 0.
+    """
+
+    def __init__(self, cause: OSError, written: int) -> None:
+        super().__init__(cause.errno, cause.strerror)
+        self.written = written
+
+
+def write_fully(descriptor: int, content: bytes, offset: int) -> None:
+    """Write all of the content at an offset.
 
     Raises
     ------
-    OSError
-        Nothing at all could be written.
+    ShortWriteError
+        The system refused; the caller decides what to keep of the part that was written.
     """
     view = memoryview(content)
-    written = os.pwrite(descriptor, view, offset)
-    with contextlib.suppress(OSError):
+    written = 0
+    try:
         while written < len(content):
             written += os.pwrite(descriptor, view[written:], offset + written)
-    return written
+    except OSError as error:
+        raise ShortWriteError(error, written) from error
 
 
 def _make_and_open(name: str, parent: int) -> int:

@@ -64,13 +64,15 @@ class StepWriter:
         Called before every flush, with the writer's lock held and possibly on the background thread: fills results
         that were not known yet into the records already added.
     coverage
-        Content for `finish` when the interpreter exits with the step still open.
+        Content for `finish` when the interpreter exits with the step still open; may still add records.
     flush_every
         Seconds between background flushes; None: no thread (asynchronous dumps, which write nothing inside the step).
     batch
         Number of pending items at which `add` flushes; None: never.
     announcer
         Shared by all steps of a run, so that a full disk is announced once and not in every step.
+    refusal
+        Why nothing may be written here, found out before; everything is then dropped and counted as lost.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per property of the dump
@@ -88,6 +90,7 @@ class StepWriter:
         flush_every: float | None = 0.5,
         batch: int | None = 1000,
         announcer: Announcer | None = None,
+        refusal: OSError | None = None,
     ) -> None:
         self._extra_info = extra_info and level != "debug"
         self._render_stack = render_stack
@@ -110,6 +113,7 @@ class StepWriter:
             tensors=tensors,
             render_stack=self._render,
             announcer=announcer or Announcer(),
+            refusal=refusal,
         )
         atexit.register(self._finish_at_exit)
         self._stop_flusher = threading.Event()

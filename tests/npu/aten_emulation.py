@@ -46,7 +46,9 @@ class Emulation:
         self._runtime = runtime
         self._library = torch.library.Library("aten", "IMPL")
         for name, operator in _npu_operators():
-            self._library.impl(name.removeprefix("aten::"), self._kernel(name, operator), "PrivateUse1", allow_override=True)
+            self._library.impl(
+                name.removeprefix("aten::"), self._kernel(name, operator), "PrivateUse1", allow_override=True
+            )
         self._library.impl("copy_", self._copy, "PrivateUse1", allow_override=True)
 
     def _kernel(self, name: str, operator: Any) -> Callable[..., Any]:
@@ -63,7 +65,13 @@ class Emulation:
             back = self._write_back(changed)
             if name == "aten::_local_scalar_dense" or device.type == "cpu":
                 self.calls["to_host"] += 1
-            return tree_map_only(torch.Tensor, lambda value: back.get(id(value), None) or self._upload(value, device), results)
+            elif name == "aten::_to_copy" and args[0].device.type == "cpu":
+                self.calls["to_device"] += 1
+
+            def result(value: torch.Tensor) -> torch.Tensor:
+                return back[id(value)] if id(value) in back else self._upload(value, device)
+
+            return tree_map_only(torch.Tensor, result, results)
 
         return run
 

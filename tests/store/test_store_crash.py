@@ -40,10 +40,10 @@ def added_before(output: bytes, moment: float) -> int:
     return max(sum(float(when) < moment - 1.0 for _, when in lines), len(lines) - 1000)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_killed_process_loses_less_than_a_second(tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "step0" / "rank0"
-    process = subprocess.Popen(script(ENDLESS) + [str(folder)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([*script(ENDLESS), str(folder)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     deadline = time.monotonic() + 1.6 + random.Random(seed).random()
     collected = b""
@@ -125,10 +125,10 @@ def test_a_forked_child_writes_nothing_and_does_not_hang(tmp_path: Path) -> None
                 writer.flush()
     thread = threading.Thread(target=work)
     thread.start()
-    for round in range(20):
+    for round in range(8):
         child = os.fork()
         if child == 0:
-            for index in range(2500):
+            for index in range(1200):
                 writer.add(f"child{index}", {})
                 writer.add_stack(f"child{index}", 1)
             assert writer.write_tensor("child.pt", lambda file: file.write(b"x")) is None

@@ -13,7 +13,7 @@ import pytest
 from store_cases import run, script
 
 from msprobe.store import RunLayout, StepWriter, read_dump
-from msprobe.store.process_start import RUN_STARTED, process_start, run_start
+from msprobe.store.process_start import RUN_STARTED, process_start, run_start, start_ticks
 
 RUN = """
 layout = RunLayout(sys.argv[1], rank=int(sys.argv[3]) if len(sys.argv) > 3 else None)
@@ -78,7 +78,7 @@ def test_ranks_started_together_do_not_move_each_other(tmp_path: Path) -> None:
     assert run(RUN, tmp_path, "old", 0, environment=fresh()).returncode == 0
     waiting = "time.sleep(int(sys.argv[3]) * 0.25)\n" + RUN
     ranks = [
-        subprocess.Popen(script(waiting) + [str(tmp_path), f"rank{rank}", str(rank)], env=fresh()) for rank in range(4)
+        subprocess.Popen([*script(waiting), str(tmp_path), f"rank{rank}", str(rank)], env=fresh()) for rank in range(4)
     ]
     assert [process.wait(60) for process in ranks] == [0] * 4
     assert names_in(tmp_path) == {f"rank{rank}" for rank in range(4)}
@@ -90,7 +90,7 @@ def test_ranks_started_together_do_not_move_each_other(tmp_path: Path) -> None:
 def test_ranks_racing_for_an_earlier_run_move_it_once(tmp_path: Path) -> None:
     for rank in range(3):
         assert run(RUN, tmp_path, f"old{rank}", rank, environment=fresh() | {RUN_STARTED: "1.0"}).returncode == 0
-    ranks = [subprocess.Popen(script(RUN) + [str(tmp_path), f"new{n}", str(n)], env=fresh()) for n in range(3)]
+    ranks = [subprocess.Popen([*script(RUN), str(tmp_path), f"new{n}", str(n)], env=fresh()) for n in range(3)]
     assert [process.wait(60) for process in ranks] == [0] * 3
     assert names_in(tmp_path) == {"new0", "new1", "new2"}
     earlier = {name for place in (tmp_path / "earlier").iterdir() for name in names_in(place)}
@@ -245,17 +245,25 @@ def test_a_dump_path_link_of_another_user_is_refused(tmp_path: Path, caplog: pyt
     assert caplog.messages
 
 
-def test_process_start_is_that_of_the_process(tmp_path: Path) -> None:
+def test_the_start_of_this_process_lies_before_its_first_step() -> None:
     before = time.time()
+    body = "from msprobe.store.process_start import process_start; print(process_start(), time.time())"
+    started, printed = map(float, run(body).stdout.split())
+    assert before - 0.05 < started < printed
+    assert process_start() < before
+
+
+def test_a_process_is_known_by_its_start_ticks() -> None:
     child = subprocess.Popen(["sleep", "30"])
     try:
-        assert before - 0.1 < process_start(child.pid) < time.time() + 0.1
+        own, other = start_ticks(os.getpid()), start_ticks(child.pid)
+        assert own is not None
+        assert other is not None
+        assert own < other
     finally:
         child.kill()
         child.wait()
-    assert process_start() < before
-    with pytest.raises(ProcessLookupError):
-        process_start(child.pid)
+    assert start_ticks(child.pid) is None
 
 
 @pytest.mark.parametrize("value", ["", "tomorrow", "-5", "nan", "99999999999"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def test_records_are_streamed_with_bounded_memory(tmp_path: Path) -> None:
     for index in range(20_000):
         writer.add(str(index), record())
     writer.finish({})
-    size = os.path.getsize(folder / "dump.json")
+    size = (folder / "dump.json").stat().st_size
     tracemalloc.start()
     count = sum(1 for _ in iter_records(folder))
     peak = tracemalloc.get_traced_memory()[1]
