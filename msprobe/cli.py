@@ -67,6 +67,21 @@ def config_new(
 
 
 @app.command()
+def env() -> None:
+    """Show which kernels and devices are available here, and why others are not.
+
+    Example: msprobe env
+    """
+    from msprobe.measure.environment import kernel_lines, versions  # noqa: PLC0415
+
+    for name, version in versions().items():
+        typer.echo(f"{name:20} {version}")
+    typer.echo()
+    for line in kernel_lines():
+        typer.echo(f"{line.name:20} {line.state:10} {line.detail}")
+
+
+@app.command()
 def recover(
     path: Annotated[Path, typer.Argument(help="A dump_path, a step folder or a rank folder.")],
 ) -> None:

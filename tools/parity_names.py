@@ -67,19 +67,14 @@ class Counterparts:
         """Our name -> name of the peer."""
         return {ours: peer for peer, ours in self.ours.items()}
 
-    def add(self, peer: str, ours: str) -> None:
-        """Note a pair."""
+    def add(self, peer: str, ours: str, *, namespaces: bool) -> None:
+        """Note a pair; ``namespaces`` tells whether functions of several namespaces share the peer's counter."""
         self.ours[peer] = ours
-        if peer != ours:
-            self.reasons[peer] = _reason(ours)
-
-
-def _reason(ours: str) -> str:
-    tag = ours.partition("#")[2]
-    if tag and not tag.startswith("recompute"):
-        return "overwritten"
-    name = Name.parse(ours)
-    return "namespace" if name is not None and name.peer_base() != name.base else "recompute"
+        tag = ours.partition("#")[2]
+        if tag and not tag.startswith("recompute"):
+            self.reasons[peer] = "overwritten"
+        elif peer != ours:
+            self.reasons[peer] = "namespace" if namespaces else "recompute"
 
 
 def counterparts(ours: Mapping[str, object], peer: Iterable[str]) -> Counterparts:
@@ -97,18 +92,19 @@ def counterparts(ours: Mapping[str, object], peer: Iterable[str]) -> Counterpart
     ordinals: dict[tuple[str, int], list[int]] = defaultdict(list)  # our (base, index) -> indices at the peer
     count: dict[str, int] = defaultdict(int)
     parsed = [(text, name) for text in ours if (name := Name.parse(text)) is not None]
+    namespaces = {name.peer_base() for _, name in parsed if name.peer_base() != name.base}
     for text, name in parsed:
         if name.side != "forward" or name.tag == "#error":
             continue
         ordinal = count[name.peer_base()]
         count[name.peer_base()] += 1
         ordinals[name.base, name.index].append(ordinal)
-        pairs.add(name.peer(ordinal), text)
+        pairs.add(name.peer(ordinal), text, namespaces=name.peer_base() in namespaces)
     for text, name in parsed:
         if name.side == "parameters_grad":
-            pairs.add(text, text)
+            pairs.add(text, text, namespaces=False)
         elif name.side == "backward":  # a later pass over the same graph overwrites the earlier one
             candidates = [name.peer(ordinal) for ordinal in ordinals.get((name.base, name.index), [name.index])]
             for candidate in [other for other in candidates if other in wanted] or candidates[:1]:
-                pairs.add(candidate, text)
+                pairs.add(candidate, text, namespaces=name.peer_base() in namespaces)
     return pairs

@@ -6,6 +6,7 @@ tensors are no numpy arrays call ``msprobe.kernels._native`` with addresses inst
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -41,6 +42,8 @@ class Availability:
 @cache
 def availability() -> Availability:
     """Load the compiled kernels once and say what came of it."""
+    if os.environ.get("MSPROBE_NO_NATIVE") == "1":
+        return Availability(reason="native CPU kernels are switched off by MSPROBE_NO_NATIVE=1: unset it to use them")
     if find_spec(_MODULE) is None:
         return Availability(
             reason="native CPU kernels were not built (no C++17 compiler at installation, or MSPROBE_NO_NATIVE=1): "

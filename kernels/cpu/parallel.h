@@ -30,12 +30,14 @@ struct OpenMp {
   bool complete() const { return parallel && max_threads && in_parallel; }
 };
 
+// The process that loaded this module, from which later ones may be forked.
+inline const pid_t kLoadedIn = getpid();
+
 // The pool, or null if it cannot be used here: a forked process inherits its state without its threads and would wait
 // for them for ever.
 inline const OpenMp* openmp() {
-  static const pid_t loaded_in = getpid();
   static std::atomic<const OpenMp*> found{nullptr};
-  if (getpid() != loaded_in) return nullptr;
+  if (getpid() != kLoadedIn) return nullptr;
   const OpenMp* pool = found.load();
   if (pool == nullptr) {
     // Looked up again until found: the framework may be imported later than this module.

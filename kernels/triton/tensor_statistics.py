@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import triton
@@ -12,6 +12,7 @@ import triton.language as tl
 
 from msprobe.kernels.triton.chunk_reduction import UNROLL, fold_rows, reduce_chunk, store_result, store_words
 from msprobe.kernels.triton.elements import Element
+from msprobe.kernels.triton.launch_options import OPTIONS
 from msprobe.kernels.triton.layouts import Rows
 
 #: Max, min, sum, sum of squares, NaN count, Inf count, zero count; see `reference_statistics`.
@@ -21,8 +22,6 @@ Reduction: TypeAlias = tuple[float, float, float, float, int, int, int]
 MAX_CHUNKS = 2048
 #: 64-bit words of scratch that one launch at a time needs: the rows of the chunks and a ticket.
 SCRATCH_WORDS = 8 * MAX_CHUNKS + 1
-#: How kernels are built: no product is fused with a sum unless the source says so, whatever a release of triton prefers.
-OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 @triton.jit(do_not_specialize=["address", "numel", "chunk_size", "inner", "pitch", "row"])

@@ -20,6 +20,7 @@ FORWARD: Direction = "forward"
 BACKWARD: Direction = "backward"
 PARAMETERS_GRAD: Direction = "parameters_grad"
 
+_DIRECTIONS: dict[str, Direction] = {direction: direction for direction in (FORWARD, BACKWARD, PARAMETERS_GRAD)}
 MODULE_PREFIXES = ("Module", "Cell")
 
 _API = re.compile(
@@ -90,9 +91,13 @@ def parse_name(text: str) -> RecordName | None:
     if match is None:
         return None
     part = match.groupdict()
-    direction: Direction = part["direction"]
     return RecordName(
-        part["prefix"], part["path"] or "", part.get("cls") or "", direction, int(part["index"]), part["tag"] or ""
+        prefix=part["prefix"],
+        path=part["path"] or "",
+        cls=part.get("cls") or "",
+        direction=_DIRECTIONS[part["direction"]],
+        index=int(part["index"]),
+        tag=part["tag"] or "",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -106,7 +107,7 @@ class PytorchAdapter:
         """Install the hooks and the mode of the level."""
         threads = self.capture.threads
         threads.modules.clear()
-        threads.phase = None
+        self.capture.end_phase()
         if self._records_modules:
             self._modules.record(models)
             self._parameters.record(models)
@@ -135,7 +136,7 @@ class PytorchAdapter:
             handle.remove()
         self._optimizer_hooks.clear()
         self.capture.threads.modules.clear()
-        self.capture.encoder.trust_versions(on=False)
+        self.capture.end_phase()
 
     @property
     def mode(self) -> ApiMode | None:
@@ -168,13 +169,12 @@ class PytorchAdapter:
             self._mode.enter_thread()
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.capture.threads.phase = "optimizer"
+        self.capture.begin_phase("optimizer", sys._getframe(1))
         if type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs:  # no closure
             self.capture.encoder.trust_versions(on=True)
 
     def _optimizer_ends(self, *_: Any) -> None:
-        self.capture.threads.phase = None
-        self.capture.encoder.trust_versions(on=False)
+        self.capture.end_phase()
 
 
 def _distributed() -> bool:

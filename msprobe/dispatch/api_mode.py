@@ -43,9 +43,17 @@ class ApiMode(TorchFunctionMode):
         self._wanted: dict[Any, Api | None] = {}
 
     def enter_thread(self) -> None:
-        """Put the mode on this thread's stack."""
+        """Put the mode on this thread's stack.
+
+        It goes below the modes that are there: leaving ``with mode:`` takes away whatever is on top, and must not meet
+        ours if the capture began inside. Only the default device stays below it, where torch insists on it.
+        """
         if not self._capture.threads.has_mode:
-            self.__enter__()
+            default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+            stack = torch.overrides._get_current_function_mode_stack()
+            above = [torch.overrides._pop_mode() for mode in stack if mode is not default]
+            for mode in (self, *reversed(above)):
+                torch.overrides._push_mode(mode)
             self._capture.threads.has_mode = True
 
     def leave_thread(self) -> None:

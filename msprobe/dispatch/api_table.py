@@ -42,6 +42,9 @@ _BOOKKEEPING = frozenset({"profiler", "prim", "prims", "rngprims", "inductor"})
 
 _VF_NAMES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
+# Second names of torch.mm and others: builtins of one C function compare equal, so they would be taken for each other.
+_SECOND_NAMES = frozenset({"dsmm", "hsmm", "saddmm", "spmm", "_segment_reduce", "_sym_sqrt"})
+
 # Operator symbol -> (name under which torch dispatches it, dunder it is recorded as).
 OPERATORS = {
     "+": ("add", "__add__"),
@@ -129,7 +132,7 @@ class ApiTable:
         self._known: dict[Any, Api] = {}
         for prefix, path, namespace in _namespaces():
             for name, function in _members(namespace):
-                if prefix == "Functional" and name.startswith("_"):
+                if name in _SECOND_NAMES or (prefix == "Functional" and name.startswith("_")):
                     continue
                 self._claim(function, Api(prefix, f"{path}{name}"))
         for name in _VF_NAMES:

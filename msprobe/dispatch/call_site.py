@@ -30,6 +30,8 @@ _DISPATCHED = {
 }
 _PLAIN_LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK"})
 
+_ASK_FOR_LOCALS = frozenset({"dir", "eval", "exec", "locals", "vars"})
+
 
 class Caller(NamedTuple):
     """Where an API call was written.
@@ -247,6 +249,26 @@ def _start_of_expression(instructions: list[dis.Instruction], end: int) -> int |
 
 
 def _value_of(load: dis.Instruction, frame: FrameType) -> Any:
-    if load.opname in ("LOAD_GLOBAL", "LOAD_NAME") and load.argval not in frame.f_locals:
+    if load.opname == "LOAD_GLOBAL":
         return frame.f_globals.get(load.argval)
-    return frame.f_locals.get(load.argval)
+    if load.opname == "LOAD_NAME" and load.argval not in frame.f_locals:
+        return frame.f_globals.get(load.argval)
+    return local_variable(frame, load.argval)
+
+
+def local_variable(frame: FrameType, name: str) -> Any:
+    """Value of a local variable, or None; leaves no trace on the frame.
+
+    Up to Python 3.12, ``frame.f_locals`` of a function is a dictionary that stays with the frame: it would keep the
+    user's tensors alive, so it is emptied again. A function that may have asked for that dictionary itself is not read.
+    """
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_locals.get(name)
+    if not _ASK_FOR_LOCALS.isdisjoint(code.co_names):
+        return None
+    variables = frame.f_locals
+    value = variables.get(name)
+    if type(variables) is dict:
+        variables.clear()
+    return value

@@ -108,9 +108,9 @@ class Capture:
         node = self.stack_node(frame) if self.keeps_stacks else None  # first: it drops modules that ended untold
         modules = self.threads.modules
         inner = modules[-1] if modules else None
-        call.parent = inner.call if inner is not None else call.parent or self.threads.phase
+        call.parent = inner.call if inner is not None else call.parent or self._phase(frame)
         opened = OpenCall(call, call.parent)
-        opened.module = module
+        opened.module, opened.node = module, node
         if self.selection.everything:
             opened.choice = ALL
         else:
@@ -123,7 +123,7 @@ class Capture:
                 self.selection.leave(call)
                 return None
         if self.keeps_stacks and (opened.choice.forward or opened.choice.backward):
-            self._describe(opened, node)
+            self._describe(opened, call.forward)
         if self._values:
             if opened.choice.forward and self.data_mode.forward and self.data_mode.input:
                 opened.record = self._inputs(call, args, kwargs)
@@ -165,6 +165,8 @@ class Capture:
             if error is not None and type(error).__name__ != "_StopRecomputationError":
                 opened.record["error"] = f"{type(error).__name__}: {error}"[:500]
             self.writer.add(call.forward, opened.record)  # type: ignore[union-attr]
+            if self.keeps_stacks:
+                self._describe(opened, call.forward)
         if not self.selection.everything:
             self.selection.leave(opened.call)
 
@@ -210,9 +212,9 @@ class Capture:
         record["output"] = encoder.encode_sequence(_as_sequence(output), prefix and f"{prefix}.output")
         encoder.commit()
 
-    def _describe(self, opened: OpenCall, node: StackNode | None) -> None:
-        """Keep the stack of the call and its place in the hierarchy."""
-        name = opened.call.forward
+    def _describe(self, opened: OpenCall, name: str) -> None:
+        """Keep the stack of the call and its place in the hierarchy under ``name``."""
+        node = opened.node
         if node is not None and opened.choice.forward:
             self.writer.add_stack(name, node)  # type: ignore[union-attr]
         if self._hierarchy:
@@ -235,7 +237,26 @@ class Capture:
             if node is not None:
                 return node
             modules.pop()  # its forward ended without telling: an exception that no hook sees
+            self.encoder.trust_versions(on=False)
         return self.stacks.node(frame, None, None) if frame is not None else None
+
+    def begin_phase(self, name: str, frame: FrameType) -> None:
+        """Calls of this thread that belong to no module belong to ``name`` while ``frame`` runs."""
+        self.threads.phase, self.threads.phase_frame = name, frame
+
+    def end_phase(self) -> None:
+        """The phase is over, and with it the trust in version counters that it may have brought."""
+        self.threads.phase = self.threads.phase_frame = None
+        self.encoder.trust_versions(on=False)
+
+    def _phase(self, frame: FrameType | None) -> str | None:
+        if self.threads.phase is None:
+            return None
+        while frame is not None and frame is not self.threads.phase_frame:
+            frame = frame.f_back
+        if frame is None:  # an optimiser step that raised tells no hook
+            self.end_phase()
+        return self.threads.phase
 
     def backward_record(self, opened_parent: CallName | str | None, name: str, record: dict[str, Any]) -> None:
         """Add a complete backward record."""

@@ -15,6 +15,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from msprobe.core.names import CallName
+from msprobe.dispatch.call_site import local_variable
 from msprobe.dispatch.fused_inference import FUSED, takes_fused_path, watched_for_hooks
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.open_call import OpenCall
@@ -194,7 +195,7 @@ def _keywords(frame: FrameType) -> Mapping[str, Any]:
 
     A global pre-hook is not given them.
     """
-    found = frame.f_locals.get("kwargs")
+    found = local_variable(frame, "kwargs")
     return found if isinstance(found, dict) else {}
 
 

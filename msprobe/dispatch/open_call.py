@@ -27,6 +27,8 @@ class OpenCall:
         The forward record so far.
     edges : InputEdges or None
         None when gradients are not watched.
+    node : StackNode or None
+        Its call stack.
     since : int
         Autograd sequence number when it began.
     frame, outer : FrameType, StackNode
@@ -47,6 +49,7 @@ class OpenCall:
         "frame",
         "handled",
         "module",
+        "node",
         "outer",
         "parent",
         "record",
@@ -62,6 +65,7 @@ class OpenCall:
         self.expansion: Choice = NOTHING
         self.record: dict[str, Any] | None = None
         self.edges: InputEdges | None = None
+        self.node: StackNode | None = None
         self.since = 0
         self.module: Any = None
         self.frame: FrameType | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import FrameType
 
 from msprobe.dispatch.open_call import OpenCall
 
@@ -16,6 +17,8 @@ class ThreadState(threading.local):
         Module calls that are running, innermost last.
     phase : str or None
         ``"optimizer"`` while an optimiser step runs: parent of calls that belong to no module.
+    phase_frame : FrameType or None
+        Frame of what the phase is: when it is no longer running, the phase is over.
     has_mode : bool
         Whether the capture's function mode is on this thread's stack.
     """
@@ -23,4 +26,5 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.modules: list[OpenCall] = []
         self.phase: str | None = None
+        self.phase_frame: FrameType | None = None
         self.has_mode = False

@@ -22,7 +22,7 @@ _KINDS = ("float", "int", "bool")
 
 
 def _dtype_table(*, low: bool) -> dict[torch.dtype, tuple[object, ...]]:
-    table = {}
+    table: dict[torch.dtype, tuple[object, ...]] = {}
     for dtype, info in PLAIN_DTYPES.items():
         if info.kind not in _KINDS:
             continue
@@ -51,9 +51,9 @@ class FastEntries:
         self._known: dict[int, tuple[Any, int, Any]] = {}
         types = (torch.Tensor, torch.nn.Parameter)
         spec = (types, _dtype_table(low=low), orjson.Fragment, fallback, torch.get_num_threads(), THREADED)
-        self._measuring = (*spec, None)
-        self._trusting = (*spec, self._known)
-        self._active = self._measuring
+        self._measuring: tuple[object, ...] = (*spec, None)
+        self._trusting: tuple[object, ...] = (*spec, self._known)
+        self._active: tuple[object, ...] = self._measuring
 
     def __bool__(self) -> bool:
         return self._encode_values is not None

@@ -85,15 +85,16 @@ def test_the_interpreter_runs_on_while_a_large_tensor_is_read():
     assert found == [expected] * 20
 
 
-def test_a_forked_process_does_not_wait_for_threads_it_has_not():
-    """The OpenMP pool that the parent has used is dead in the child."""
+@pytest.mark.parametrize("used_by", ["measure()[2]", "x.sum()"])
+def test_a_forked_process_does_not_wait_for_threads_it_has_not(used_by):
+    """The OpenMP pool that the parent (its kernels or its framework) has used is dead in the child."""
     script = (
         "import os, torch\n"
         "from msprobe.kernels import _native\n"
         "torch.set_num_threads(2)\n"
         "x = torch.ones(1 << 20)\n"
         "measure = lambda: _native.stats(x.data_ptr(), x.numel(), 6, 2)\n"
-        "assert measure()[2] == 1 << 20\n"
+        f"assert {used_by} == 1 << 20\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    os._exit(0 if measure()[2] == 1 << 20 else 1)\n"

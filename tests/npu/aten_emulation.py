@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _NATIVE = tuple(
     ).split()
 )
 _CPU = torch.device("cpu")
+#: One of these is behind every operator that can run on the CPU.
+_CPU_KEYS = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
 class Emulation:
@@ -52,28 +55,29 @@ class Emulation:
         self._library.impl("copy_", self._copy, "PrivateUse1", allow_override=True)
 
     def _kernel(self, name: str, operator: Any) -> Callable[..., Any]:
-        written = [argument.alias_info is not None for argument in operator._schema.arguments]
-        by_name = {item.name: item.alias_info is not None for item in operator._schema.arguments}
+        compute = _matmul_backward if name == "aten::matmul_backward" else operator
+        written = {item.name: item.alias_info is not None for item in operator._schema.arguments}
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            self.calls[name] += 1
-            device = _device_of(args, kwargs)
-            cpu_args, cpu_kwargs = _to_cpu((args, kwargs))
-            results = operator(*cpu_args, **cpu_kwargs)
-            changed = [(args[i], cpu_args[i]) for i in range(len(args)) if written[i]]
-            changed += [(kwargs[key], cpu_kwargs[key]) for key in kwargs if by_name[key]]
-            back = self._write_back(changed)
-            if name == "aten::_local_scalar_dense" or device.type == "cpu":
-                self.calls["to_host"] += 1
-            elif name == "aten::_to_copy" and args[0].device.type == "cpu":
-                self.calls["to_device"] += 1
-
-            def result(value: torch.Tensor) -> torch.Tensor:
-                return back[id(value)] if id(value) in back else self._upload(value, device)
-
-            return tree_map_only(torch.Tensor, result, results)
+            self._count(name, args, kwargs)
+            # Real kernels are C++: no mode of the user or of msprobe sees what they call.
+            with torch._C.DisableTorchFunction():
+                cpu_args, cpu_kwargs = _to_cpu((args, kwargs))
+                results = compute(*cpu_args, **cpu_kwargs)
+                changed = [pair[:2] for pair in zip(args, cpu_args, written.values(), strict=False) if pair[2]]
+                changed += [(kwargs[key], cpu_kwargs[key]) for key in kwargs if written[key]]
+                back = self._write_back(changed)
+                upload = partial(self._upload, device=_device_of(args, kwargs), known=back)
+                return tree_map_only(torch.Tensor, upload, results)
 
         return run
+
+    def _count(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        self.calls[name] += 1
+        if name == "aten::_local_scalar_dense" or _device_of(args, kwargs).type == "cpu":
+            self.calls["to_host"] += 1
+        elif name == "aten::_to_copy" and args[0].device.type == "cpu":
+            self.calls["to_device"] += 1
 
     def _write_back(self, changed: Sequence[tuple[Any, Any]]) -> dict[int, Any]:
         """Follow resizes of out= arguments; returns the NPU tensor of each changed CPU alias by identity."""
@@ -89,7 +93,10 @@ class Emulation:
                 found[id(alias)] = target
         return found
 
-    def _upload(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _upload(self, value: torch.Tensor, device: torch.device, known: dict[int, torch.Tensor]) -> torch.Tensor:
+        """Return the tensor for a result: the argument it is, or a new one on ``device``."""
+        if id(value) in known:
+            return known[id(value)]
         self._poll(value)
         if device.type == "cpu":
             return value.clone()
@@ -107,7 +114,8 @@ class Emulation:
     def _copy(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if target.device.type != source.device.type:
             self.calls["to_host" if target.device.type == "cpu" else "to_device"] += 1
-        alias_of(target).copy_(alias_of(source))
+        with torch._C.DisableTorchFunction():
+            alias_of(target).copy_(alias_of(source))
         return target
 
 
@@ -130,7 +138,8 @@ def _npu_operators() -> list[tuple[str, Any]]:
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if not name.startswith("aten::") or name.startswith(_NATIVE) or name == "aten::copy_":
             continue
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, name)
+        if not has_kernel("PrivateUse1") or not (any(map(has_kernel, _CPU_KEYS)) or name == "aten::matmul_backward"):
             continue
         base, _, overload = name.removeprefix("aten::").partition(".")
         packet = getattr(torch.ops.aten, base, None)
@@ -140,6 +149,21 @@ def _npu_operators() -> list[tuple[str, Any]]:
         if not any(item.alias_info is not None and not item.alias_info.is_write for item in operator._schema.returns):
             found.append((name, operator))
     return found
+
+
+def _matmul_backward(
+    grad: torch.Tensor, left: torch.Tensor, right: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of ``left @ right``: torch_npu differentiates matmul itself, the CPU has no such operator."""
+    rows = left.unsqueeze(0) if left.dim() == 1 else left
+    columns = right.unsqueeze(1) if right.dim() == 1 else right
+    if right.dim() == 1:
+        grad = grad.unsqueeze(-1)
+    if left.dim() == 1:
+        grad = grad.unsqueeze(-2)
+    to_left = (grad @ columns.mT).sum_to_size(rows.shape).reshape(left.shape) if mask[0] else None
+    to_right = (rows.mT @ grad).sum_to_size(columns.shape).reshape(right.shape) if mask[1] else None
+    return to_left, to_right
 
 
 def _device_of(args: Any, kwargs: dict[str, Any]) -> torch.device:
