@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name that model code uses
+import torch.nn.functional as F
 from parity_ops import OperatorZoo, Recomputed, TwoPasses
 from torch import Tensor, nn
 from transformers import (

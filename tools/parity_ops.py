@@ -1,11 +1,11 @@
-"""A model that calls many operators in many ways: infix, in place, by keyword, through namespaces, inside checkpoints."""
+"""Models that call many operators in many ways: infix, in place, by keyword, through namespaces, in checkpoints."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name that model code uses
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +42,7 @@ class Infix(nn.Module):
         bits = ((flags & 3) | (flags << 1)) ^ (flags >> 1)
         if (x > 100).any() or bits.sum() < 0:
             return x
-        return d + e * g + h + f * mask + (1 > x) * x + (0.1 <= x) * x
+        return d + e * g + h + f * mask + (1 > x) * x + (0.1 <= x) * x  # noqa: SIM300 - reflected on purpose
 
 
 class InPlace(nn.Module):
@@ -141,15 +141,15 @@ class Layers(nn.Module):
         sequence = x.unsqueeze(0)
         recurrent, (hidden, cell) = self.lstm(sequence)
         gated, _ = self.gru(sequence)
-        attended, _ = self.attention(sequence, sequence, sequence)
+        attended, _ = self.attention(sequence, recurrent, gated)
         y = self.norm(recurrent + gated + attended)[0] + hidden.sum() + cell.sum()
         y = self.rms(y) + self.group(y) + self.embedding(torch.arange(4))
         y = self.upward(self.conv(y.unsqueeze(1))).squeeze(1)
         y = self.prelu(self.dropout(y)) + F.gelu(y) + F.silu(y) + F.softmax(y, dim=-1) + F.leaky_relu(y, 0.1)
         pooled, where = F.max_pool2d(y.view(1, 1, 4, 8), 2, return_indices=True)
-        y = y + F.max_unpool2d(pooled, where, 2)[0, 0] + F.avg_pool2d(y.view(1, 1, 4, 8), 2).sum()
+        y = y + F.max_unpool2d(pooled, where, 2)[0, 0] + F.avg_pool2d(y.view(1, 1, 4, 8), 2).mean()
         y = y + F.interpolate(y.view(1, 1, 4, 8), scale_factor=2, mode="nearest").mean() + F.normalize(y, dim=1)
-        heads = y.view(1, 1, 4, 8)
+        heads = F.tanh(y.view(1, 1, 4, 8))
         return y + F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)[0, 0] + F.log_softmax(y, 1)
 
 

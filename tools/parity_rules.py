@@ -8,15 +8,24 @@ DOCUMENTED: dict[str, str] = {
     "overwritten": "a second backward pass over a graph is a record of its own (#2), it does not overwrite the first",
     "argument-order": "gradients of an API's inputs are in argument order, null where there is none",
     "last-node": "an API of several autograd nodes has the gradients of its arguments, not those of its last node",
+    "returned-input": "an API that returns its input has the gradient of that input, not that of the call before it",
+    "view-of-base": "an in-place API on a view has the gradient of the view, not that of the whole base",
+    "repeated-argument": "a tensor passed several times to one call has one gradient, the sum, at its first position",
     "null-positions": "gradient lists of a module keep a null for what has no gradient",
+    "backward-parent": "the parent of a backward record is the backward of the forward record's parent",
     "null-statistics": "Mean and Norm of float64, integers and complex numbers are numbers, not null",
     "signed-norm": "the Norm of a 0-dim value is its absolute value",
     "positional-type": "a positional dtype, device or other torch constant is encoded, not {}",
 }
 
 # APIs that torch composes of several differentiable operations. The peer's backward record of such an API holds what
-# enters and leaves the last operation alone.
-COMPOSED = frozenset({"Functional.cross_entropy"})
+# leaves the last operation, which is no argument of the call.
+COMPOSED = frozenset(
+    """
+    Functional.cross_entropy Functional.kl_div Functional.l1_loss Functional.multi_head_attention_forward
+    Functional.normalize Functional.prelu Tensor.__matmul__ Torch.einsum Torch.outer
+    """.split()
+)
 
 # dtypes for which the peer leaves Mean and Norm null.
 NULL_AT_PEER = ("float64", "int", "uint", "complex", "bool")

@@ -126,7 +126,9 @@ def _run(python: str, folder: Path, scenario: str, level: str, options: argparse
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
     )
     if done.returncode:
-        raise RunError(f"{scenario} at level {level} under {python} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise RunError(
+            f"{scenario} at level {level} under {python} ended with {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
     steps = (folder / "dump").glob("step*")
     manifest["steps"] = {step.name: str(next(step.iterdir())) for step in steps}

@@ -42,7 +42,7 @@ class TritonAvailability:
 
 @cache
 def triton_availability() -> TritonAvailability:
-    """Return whether the kernels can run in this process. Imports triton, which takes about a second, the first time."""
+    """Return whether the kernels can run in this process. The first call imports triton, which takes about a second."""
     if find_spec("triton") is None:
         return TritonAvailability(None, None, "triton is not installed (pip install 'msprobe[triton]')")
     try:

@@ -8,6 +8,8 @@ Row words: max, min, sum, sum of squares, NaN count, Inf count, zero count, scal
 other fractional values are float64 bits. Sums are those of the values divided by the scale, squares by its square.
 """
 
+# ruff: noqa: SIM300 - Triton spells compile-time arguments in capitals
+
 from __future__ import annotations
 
 import triton
@@ -55,10 +57,7 @@ def load_block(
             imaginary = tl.load(base + 2 * offset + 1)
         value = modulus(real, imaginary, STORED)
     else:
-        if MASKED:
-            words = tl.load(base + offset, mask=mask, other=0)
-        else:
-            words = tl.load(base + offset)
+        words = tl.load(base + offset, mask=mask, other=0) if MASKED else tl.load(base + offset)
         value = decoded(words, DECODE, LANE)
     return value
 
@@ -192,9 +191,7 @@ def reduce_chunk(
 
 
 @triton.jit
-def store_words(
-    pointer, stride, top, bottom, total, squares, nans, infinities, zeros, scale, FLOATING: tl.constexpr
-):
+def store_words(pointer, stride, top, bottom, total, squares, nans, infinities, zeros, scale, FLOATING: tl.constexpr):
     """Store the eight values of a row, `stride` words apart."""
     if FLOATING:
         tl.store(pointer, top.to(tl.float64).to(tl.int64, bitcast=True))

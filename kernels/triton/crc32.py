@@ -2,10 +2,10 @@
 
 It pays: the alternative copies every tensor to the host inside the step, over a bus a hundred times slower than
 device memory, and waits for it. A CRC without pre- and post-conditioning is linear: the sum (XOR) over all 32-bit
-words of ``word * x**(32 * words from here to the end)``, polynomials modulo the CRC's. Each lane takes every 1024th word
-and multiplies by ``x**(32 * 1024)`` in between (Horner); in the end each lane is moved to its place by a table of
-powers, and each program likewise. The end of the content is padded with zeros, which the host divides out again:
-``x`` has an inverse.
+words of ``word * x**(32 * words from here to the end)``, polynomials modulo the CRC's. Each lane takes every 1024th
+word and multiplies by ``x**(32 * 1024)`` in between (Horner); in the end each lane is moved to its place by a table of
+powers, and each program likewise. The end of the content is padded with zeros, which the host divides out again: ``x``
+has an inverse.
 
 Polynomials are in reflected order, as in zlib: bit 31 is the coefficient of x**0.
 """
@@ -95,7 +95,7 @@ def launch_crc32(tensor: torch.Tensor, *, powers: torch.Tensor, rows: torch.Tens
     if nbytes > LIMIT:
         raise ValueError(f"crc32: {nbytes} bytes are more than the kernel's {LIMIT}; copy the tensor to the host")
     address = tensor.data_ptr()
-    crc32[(triton.cdiv(nbytes, _SHARE),)](address, nbytes, powers, rows, row, ALIGN=alignment(address), **OPTIONS)
+    crc32[(triton.cdiv(nbytes, _SHARE),)](address, nbytes, powers, rows, row, ALIGN=alignment(address, 4), **OPTIONS)
 
 
 def host_product(left: int, right: int) -> int:

@@ -5,6 +5,8 @@ in float64, integers in integers as far as they are exact. float8 is decoded by 
 needs to know the format, Triton's interpreter gets NaN right, and there is no look-up table to keep on each device.
 """
 
+# ruff: noqa: SIM300 - Triton spells compile-time arguments in capitals
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ def launch_hash64(tensor: torch.Tensor, *, rows: torch.Tensor, row: int) -> None
     nbytes = tensor.numel() * tensor.itemsize
     address = tensor.data_ptr()
     programs = triton.cdiv(nbytes, 8 * LANES.value * STEPS.value)
-    hash64[(programs,)](address, nbytes, rows, row, ALIGN=alignment(address), **OPTIONS)
+    hash64[(programs,)](address, nbytes, rows, row, ALIGN=alignment(address, 8), **OPTIONS)
 
 
 def fmix(value: int) -> int:

@@ -1,8 +1,8 @@
 """Which strided tensors the kernels read in place.
 
 Statistics do not depend on the order of elements, so dimensions are sorted by stride and joined where one continues
-the other. What is left is one run of memory (any dense permutation), or rows of equal length at equal distance (a slice,
-one part of ``chunk``), or something that the kernels leave to the caller.
+the other. What is left is one run of memory (any dense permutation), or rows of equal length at equal distance (a
+slice, one part of ``chunk``), or something that the kernels leave to the caller.
 """
 
 from __future__ import annotations

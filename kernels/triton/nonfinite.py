@@ -83,9 +83,7 @@ def nonfinite(
     else:
         for start in range(0, left, BLOCK):
             mask = lane + start < left
-            x = load_block(
-                base, first + start, lane, mask, inner, pitch, STORED, "cast", LANE, PITCHED, VECTOR, True
-            )
+            x = load_block(base, first + start, lane, mask, inner, pitch, STORED, "cast", LANE, PITCHED, VECTOR, True)
             found |= (mask & ((x & MASK) == EQUAL)).to(tl.int32)
     if tl.max(found, 0) > 0:
         tl.atomic_or(rows + row * 8, tl.full((), 1, tl.int64))

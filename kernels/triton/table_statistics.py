@@ -3,6 +3,8 @@
 For sweeps over parameters or gradients, and for all tensors of one call: one launch costs as much as one tensor's.
 """
 
+# ruff: noqa: SIM300 - Triton spells compile-time arguments in capitals
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -49,18 +51,16 @@ def table_statistics(
     if chunks == 1:
         store_result(result, top, bottom, total, squares, nans, infinities, zeros, scale, floating)
     else:
-        store_words(
-            partials + program, programs, top, bottom, total, squares, nans, infinities, zeros, scale, floating
-        )
+        store_words(partials + program, programs, top, bottom, total, squares, nans, infinities, zeros, scale, floating)
         tl.debug_barrier()  # every thread's stores come before the ticket is drawn
         if tl.atomic_add(entry + 6, 1, sem="acq_rel") == chunks - 1:
             fold_rows(partials + first_chunk, programs, chunks, result, floating, LANE == tl.float64)
 
 
 def build_table(
-    addresses: Sequence[int], numels: Sequence[int], rows: Sequence[int], element: Element
+    addresses: Sequence[int], numels: Sequence[int], row: int, element: Element
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
-    """Return the table as int64 words, and how many programs work on it."""
+    """Return the table as int64 words, and how many programs work on it. Results go to rows from `row` on."""
     count = len(addresses)
     chunks = [plan_chunks(numel, element) for numel in numels]
     counts = np.array([plan.count for plan in chunks], dtype=np.int64)
@@ -70,7 +70,7 @@ def build_table(
     entries[:, 2] = [plan.size for plan in chunks]
     entries[:, 3] = np.cumsum(counts) - counts
     entries[:, 4] = counts
-    entries[:, 5] = rows
+    entries[:, 5] = np.arange(row, row + count)
     owners = np.repeat(np.arange(count, dtype=np.int64), counts)
     return np.concatenate([entries.reshape(-1), owners]), owners.size
 
@@ -80,7 +80,7 @@ def launch_table_statistics(
     element: Element,
     *,
     rows: torch.Tensor,
-    indices: Sequence[int],
+    row: int,
     zeros: bool,
 ) -> None:
     """Queue the statistics of tensors on the current stream of the current device.
@@ -92,13 +92,13 @@ def launch_table_statistics(
     ----------
     tensors
         Not empty, all of the dtype of `element`, on the current device, each one dense run of memory.
-    rows, indices
-        int64 [n, 8] on the same device; row ``indices[k]`` gets the result of tensor k (see `chunk_reduction`).
+    rows, row
+        int64 [n, 8] on the same device; row ``row + k`` gets the result of tensor k (see `chunk_reduction`).
     zeros
         Count zeros; otherwise their number is 0.
     """
     addresses = [tensor.data_ptr() for tensor in tensors]
-    words, programs = build_table(addresses, [tensor.numel() for tensor in tensors], indices, element)
+    words, programs = build_table(addresses, [tensor.numel() for tensor in tensors], row, element)
     table = torch.from_numpy(words)
     if rows.device.type != "cpu":
         table = table.pin_memory().to(rows.device, non_blocking=True)

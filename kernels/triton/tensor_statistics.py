@@ -1,5 +1,7 @@
 """Statistics of one tensor in one launch."""
 
+# ruff: noqa: SIM300 - Triton spells compile-time arguments in capitals
+
 from __future__ import annotations
 
 import math
@@ -47,9 +49,7 @@ def tensor_statistics(
         store_result(result, top, bottom, total, squares, nans, infinities, zeros, scale, floating)
     else:
         ticket = scratch + 8 * MAX_CHUNKS
-        store_words(
-            scratch + chunk, MAX_CHUNKS, top, bottom, total, squares, nans, infinities, zeros, scale, floating
-        )
+        store_words(scratch + chunk, MAX_CHUNKS, top, bottom, total, squares, nans, infinities, zeros, scale, floating)
         tl.debug_barrier()  # every thread's stores come before the ticket is drawn
         if tl.atomic_add(ticket, 1, sem="acq_rel") == chunks - 1:
             fold_rows(scratch, MAX_CHUNKS, chunks, result, floating, LANE == tl.float64)

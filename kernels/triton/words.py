@@ -41,6 +41,8 @@ def padded_words(address, index, nbytes, WORD: tl.constexpr, SIZE: tl.constexpr,
     return word
 
 
-def alignment(address: int) -> int:
-    """Return the largest power of two up to 16 that divides an address."""
-    return min(16, address & -address) if address else 16
+def alignment(address: int, size: int) -> int:
+    """Return what kernels may assume to divide an address: 16, the `size` of a word, or 1. Each is a compilation."""
+    if address % 16 == 0:
+        return 16
+    return size if address % size == 0 else 1

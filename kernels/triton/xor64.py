@@ -41,7 +41,7 @@ def launch_xor64(tensor: torch.Tensor, *, rows: torch.Tensor, row: int) -> None:
     nbytes = tensor.numel() * tensor.itemsize
     address = tensor.data_ptr()
     programs = triton.cdiv(nbytes, 8 * LANES.value * STEPS.value)
-    xor64[(programs,)](address, nbytes, rows, row, ALIGN=alignment(address), **OPTIONS)
+    xor64[(programs,)](address, nbytes, rows, row, ALIGN=alignment(address, 8), **OPTIONS)
 
 
 def reference_xor64(content: bytes) -> int:

@@ -5,16 +5,15 @@ Knows no framework: an :class:`Adapter` installs and removes the hooks.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msprobe.core.config_record import Config
 from msprobe.core.errors import LifecycleError
 from msprobe.store import RunLayout, StepWriter
+from msprobe.store.at_exit import OPEN
 
 _LOG = logging.getLogger("msprobe")
 
@@ -75,8 +74,7 @@ class Session:
         self._left_out = False  # this rank is not wanted: recording nothing is what was asked for
         self._ever_started = False
         self._idle_reason = "start() was never called"
-        self._at_exit = _closing(self)
-        atexit.register(self._at_exit)
+        OPEN.add(self)
         for text in config.warnings:
             _LOG.warning("msprobe: %s", text)
 
@@ -169,6 +167,10 @@ class Session:
         if not self._records and not self._left_out:
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
+    def finish_at_exit(self) -> None:
+        """Close when the interpreter exits."""
+        self.close()
+
     # -- steps and ranks
 
     def _wanted(self, rank_id: int | None) -> bool:
@@ -209,9 +211,9 @@ class Session:
             **self._adapter.writer_options(),
         )
         self._adapter.open_step(self._writer)
-        # Handlers run in reverse order, and the writer has one: what waits for gradients must reach it before.
-        atexit.unregister(self._at_exit)
-        atexit.register(self._at_exit)
+        # Last opened, first finished: what waits for gradients must reach the writer before it ends.
+        OPEN.discard(self)
+        OPEN.add(self)
 
     def _close_step(self) -> None:
         writer, self._writer = self._writer, None
@@ -238,15 +240,3 @@ def _why_empty(report: Mapping[str, Any]) -> str:
     if not reasons:
         return "no call was made between start() and stop()"
     return "every call was left out: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-
-
-def _closing(session: Session) -> Callable[[], None]:
-    """Return a function that closes the session when the interpreter ends, without keeping it alive until then."""
-    alive = weakref.ref(session)
-
-    def close() -> None:
-        found = alive()
-        if found is not None:
-            found.close()
-
-    return close

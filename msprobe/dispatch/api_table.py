@@ -67,7 +67,10 @@ OPERATORS = {
     ">=": ("ge", "__ge__"),
     "unary -": ("neg", "__neg__"),
     "unary +": ("positive", "__pos__"),
+    "abs()": ("abs", "__abs__"),
 }
+# `F.tanh(x)` is `x.tanh()` to torch: these functions of torch.nn.functional are no overridable functions themselves.
+SHORT_FUNCTIONS = ("sigmoid", "tanh")
 _OPERATOR_FUNCTIONS = frozenset(name for name, _ in OPERATORS.values())
 # `1 + a` reaches torch as Tensor.add(a, 1): only these have a reflected form that torch does not name itself.
 REFLECTED = {"__add__": "__radd__", "__mul__": "__rmul__"}
@@ -99,7 +102,8 @@ class Api:
         self.transparent = False
         self.operator = prefix == "Tensor" and name in _OPERATOR_FUNCTIONS
         self.other = other
-        self.at_site = self.operator or other is not None or name.endswith("_with_indices")
+        short = prefix == "Tensor" and name in SHORT_FUNCTIONS
+        self.at_site = self.operator or short or other is not None or name.endswith("_with_indices")
 
     def renamed(self, name: str) -> Api:
         """The same prefix with another name: a dunder, or the public face of a dispatched variant."""

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from msprobe.dispatch.api_table import OPERATORS, REFLECTED, Api
+from msprobe.dispatch.api_table import OPERATORS, REFLECTED, SHORT_FUNCTIONS, Api
 
 _HANDLE_TORCH_FUNCTION = torch.overrides.handle_torch_function.__code__
 _BOOLEAN_DISPATCH = torch.nn.functional.max_pool2d.__code__
 _CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"})
+_SHORT_FUNCTIONS = frozenset(getattr(torch.nn.functional, name).__code__ for name in SHORT_FUNCTIONS)
 # What `boolean_dispatch` chooses from has the parameters that the dispatcher itself does not show.
 _DISPATCHED = {
     getattr(torch.nn.functional, name.removesuffix("_with_indices")): getattr(torch.nn.functional, name)
@@ -43,11 +44,14 @@ class Caller(NamedTuple):
         The API is a Python function, which hands torch its parameters instead of the arguments as written.
     dispatched : bool
         The API was chosen by ``boolean_dispatch``, as ``F.max_pool2d`` chooses by ``return_indices``.
+    functional : bool
+        The API is a method that a function of ``torch.nn.functional`` does nothing but call.
     """
 
     frame: FrameType
     wrapped: bool
     dispatched: bool
+    functional: bool
 
 
 def find_caller(depth: int) -> Caller:
@@ -62,7 +66,7 @@ def find_caller(depth: int) -> Caller:
         Frames between the caller of this function and ``__torch_function__``'s own caller.
     """
     frame = sys._getframe(depth + 1)
-    wrapped = dispatched = False
+    wrapped = dispatched = functional = False
     code = frame.f_code
     while True:
         if code is _HANDLE_TORCH_FUNCTION:
@@ -71,10 +75,13 @@ def find_caller(depth: int) -> Caller:
         elif code is _BOOLEAN_DISPATCH:
             frame = _outer(frame)
             dispatched = True
+        elif code in _SHORT_FUNCTIONS:
+            frame = _outer(frame)
+            functional = True
         elif code.co_name == "__torch_function__":
             frame = _outer(frame)
         else:
-            return Caller(frame, wrapped, dispatched)
+            return Caller(frame, wrapped, dispatched, functional)
         code = frame.f_code
 
 
@@ -93,7 +100,7 @@ class CallSites:
     """Final names of functions that look alike to torch, by calling instruction."""
 
     def __init__(self) -> None:
-        self._resolved: dict[tuple[int, int, int], Api] = {}
+        self._resolved: dict[tuple[int, int, int, bool], Api] = {}
         self._written: dict[tuple[int, int], Written | None] = {}
         self._parameters: dict[Any, tuple[str, ...] | None] = {}
         self._kept: list[object] = []  # code objects and Apis whose id is a key must stay alive
@@ -112,7 +119,7 @@ class CallSites:
         """
         frame = caller.frame
         code = frame.f_code
-        key = (id(code), frame.f_lasti, id(api))
+        key = (id(code), frame.f_lasti, id(api), api.operator and _with_number(args))
         found = self._resolved.get(key)
         if found is None:
             found = self._resolved[key] = self._decide(api, caller, args)
@@ -174,6 +181,8 @@ class CallSites:
 
     def _decide(self, api: Api, caller: Caller, args: tuple[Any, ...]) -> Api:
         frame = caller.frame
+        if caller.functional:
+            return Api("Functional", api.name)
         if caller.dispatched:
             return api.renamed(api.name.removesuffix("_with_indices"))
         at = self._position(frame)
@@ -203,13 +212,25 @@ class CallSites:
         if opname == "COMPARE_OP":  # `1 > a` runs a < 1: the function names the comparison, not the symbol
             return api.renamed(f"__{api.name}__")
         symbol = {"UNARY_NEGATIVE": "unary -", "UNARY_POSITIVE": "unary +"}.get(opname, instructions[index].argrepr)
+        if opname in _CALLS:
+            symbol = "abs()" if _calls_builtin("abs", instructions, index) else ""
         function, dunder = OPERATORS.get(symbol, ("", ""))
-        if function != api.name or not (opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
+        if function != api.name or not (opname in _CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
             return api
-        scalar = len(args) > 1 and not isinstance(args[1], torch.Tensor)
-        if dunder in REFLECTED and scalar and _tensor_is_right_operand(instructions, index, frame, args[0]):
+        if dunder in REFLECTED and _with_number(args) and tensor_is_right_operand(instructions, index, frame):
             dunder = REFLECTED[dunder]
         return api.renamed(dunder)
+
+
+def _with_number(args: tuple[Any, ...]) -> bool:
+    """Whether an operator is applied to a tensor and a number: in a loop that may differ from one time to the next."""
+    return len(args) > 1 and not isinstance(args[1], torch.Tensor)
+
+
+def _calls_builtin(name: str, instructions: list[dis.Instruction], index: int) -> bool:
+    """Whether the call at ``index`` is ``name(argument)``, and not ``argument.name()``."""
+    at = callee_of(instructions, index)
+    return at is not None and instructions[at].opname in ("LOAD_GLOBAL", "LOAD_NAME") and instructions[at].argval == name
 
 
 def _loaded_from_torch(instructions: list[dis.Instruction], index: int, frame: FrameType, name: str) -> bool:
@@ -220,55 +241,3 @@ def _loaded_from_torch(instructions: list[dis.Instruction], index: int, frame: F
             owner = instructions[at - 1]
             return owner.opname in ("LOAD_GLOBAL", "LOAD_NAME") and frame.f_globals.get(owner.argval) is torch
     return False
-
-
-def _tensor_is_right_operand(instructions: list[dis.Instruction], index: int, frame: FrameType, tensor: Any) -> bool:
-    """Whether the binary operator at ``index`` has ``tensor`` on its right and a plain number on its left."""
-    right_start = _start_of_expression(instructions, index)
-    if right_start is None or right_start == 0:
-        return False
-    right, left = instructions[index - 1], instructions[right_start - 1]
-    if right.opname == "LOAD_CONST":
-        return False
-    if left.opname == "LOAD_CONST":
-        return True
-    return right_start == index - 1 and right.opname in _PLAIN_LOADS and _value_of(right, frame) is tensor
-
-
-def _start_of_expression(instructions: list[dis.Instruction], end: int) -> int | None:
-    """Index of the first instruction of the expression whose value is on top of the stack before ``end``."""
-    missing = 1
-    for at in range(end - 1, -1, -1):
-        instruction = instructions[at]
-        if instruction.is_jump_target and at != end - 1:
-            return None
-        missing -= dis.stack_effect(instruction.opcode, instruction.arg)
-        if missing == 0:
-            return at
-    return None
-
-
-def _value_of(load: dis.Instruction, frame: FrameType) -> Any:
-    if load.opname == "LOAD_GLOBAL":
-        return frame.f_globals.get(load.argval)
-    if load.opname == "LOAD_NAME" and load.argval not in frame.f_locals:
-        return frame.f_globals.get(load.argval)
-    return local_variable(frame, load.argval)
-
-
-def local_variable(frame: FrameType, name: str) -> Any:
-    """Value of a local variable, or None; leaves no trace on the frame.
-
-    Up to Python 3.12, ``frame.f_locals`` of a function is a dictionary that stays with the frame: it would keep the
-    user's tensors alive, so it is emptied again. A function that may have asked for that dictionary itself is not read.
-    """
-    code = frame.f_code
-    if not code.co_flags & inspect.CO_OPTIMIZED:
-        return frame.f_locals.get(name)
-    if not _ASK_FOR_LOCALS.isdisjoint(code.co_names):
-        return None
-    variables = frame.f_locals
-    value = variables.get(name)
-    if type(variables) is dict:
-        variables.clear()
-    return value

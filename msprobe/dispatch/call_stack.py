@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 import torch
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_REDISPATCH = torch.overrides.handle_torch_function.__code__  # runs because of the function mode
 _CLIP = tuple(
     getattr(function, "__wrapped__", function).__code__
     for function in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_)
@@ -73,11 +74,13 @@ class StackBook:
         return found
 
     def render(self, node: StackNode | None) -> list[str]:
-        """Format a stack, innermost frame first; frames of this package are left out."""
+        """Format a stack, innermost frame first; frames that are there because of the capture are left out."""
         lines = []
+        redispatched = False
         while node is not None:
             for code, offset in zip(node.codes, node.offsets, strict=True):
-                line = self._line(code, offset)
+                line = None if redispatched else self._line(code, offset)
+                redispatched = code is _REDISPATCH  # then its caller is the function that torch runs a second time
                 if line is not None:
                     lines.append(line)
             node = node.outer
@@ -104,7 +107,7 @@ def _line_number(code: CodeType, offset: int) -> int:
 
 
 def _format_frame(code: CodeType, offset: int) -> str | None:
-    if code.co_filename.startswith(_OWN_FOLDER):
+    if code is _REDISPATCH or code.co_filename.startswith(_OWN_FOLDER):
         return None
     number = _line_number(code, offset)
     source = linecache.getline(code.co_filename, number).strip()

@@ -296,6 +296,6 @@ def _as_sequence(output: Any) -> Sequence[Any]:
     """A call's result as a list of results: one value, or the elements of a plain list or tuple."""
     if type(output) in (tuple, list):
         return output
-    if isinstance(output, tuple) and hasattr(output, "_fields"):  # namedtuple and torch.return_types
-        return tuple(output)
+    if isinstance(output, tuple) and (hasattr(output, "_fields") or hasattr(output, "n_fields")):
+        return tuple(output)  # a namedtuple, or one of torch.return_types
     return (output,)

@@ -198,6 +198,7 @@ def salvage(text: bytes, tail: bytes) -> bytes | None:
     if not is_growing(text, tail):
         return None
     head, _, rest = text.partition(b"\n")
-    lines = (line.strip(b"\0 \r").removesuffix(b",") for line in rest.split(b"\n"))
+    # Zeros before a line may have swallowed the beginning of its name, and the rest of a name can look like one.
+    lines = (line.rstrip(b"\0 \r").removesuffix(b",") for line in rest.split(b"\n"))
     members = [line for line in lines if line and _is_member(line)]
     return head + b"\n" + SEPARATOR.join(members) + tail

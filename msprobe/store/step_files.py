@@ -161,6 +161,7 @@ class StepFiles:
         for opened in (self._tensors, self._root):
             if opened is not None:
                 opened.close()
+        self._stacks = None  # it holds the caller's callback: a finished step is no part of a reference cycle
 
     def relocate(self, folder: Path) -> None:
         """Rename the folder and correct the path in the head of the main file.

@@ -8,7 +8,6 @@ names.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from array import array
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, TypedDict
 
 from typing_extensions import Required
 
+from msprobe.store.at_exit import OPEN
 from msprobe.store.failures import Announcer
 from msprobe.store.json_bytes import dumps_json, dumps_members
 from msprobe.store.step_files import StepFiles
@@ -115,7 +115,7 @@ class StepWriter:
             announcer=announcer or Announcer(),
             refusal=refusal,
         )
-        atexit.register(self._finish_at_exit)
+        OPEN.add(self)
         self._stop_flusher = threading.Event()
         self._flusher: threading.Thread | None = None
         if flush_every is not None:
@@ -230,7 +230,7 @@ class StepWriter:
             self._closed = True
             self._files.finish(lambda: {**coverage, **self._counts()})
         self._batch = 1  # a late record goes straight to flush, which notes it
-        atexit.unregister(self._finish_at_exit)
+        OPEN.discard(self)
 
     def note_failure(self, text: str) -> None:
         """Add a reason to `failures` and a line to ``dump_error_info.log``."""
@@ -325,7 +325,8 @@ class StepWriter:
             "failures": list(self.failures),
         }
 
-    def _finish_at_exit(self) -> None:
+    def finish_at_exit(self) -> None:
+        """Finish a step that is still open when the interpreter exits."""
         coverage: Mapping[str, Any] = {}
         if self._exit_coverage is not None and os.getpid() == self._pid:
             try:

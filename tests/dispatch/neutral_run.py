@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 Step = Callable[[], Sequence[Any]]
 Scenario = Callable[[], tuple[nn.Module, Step]]
@@ -98,3 +102,37 @@ def _tensor_bits(tensor: torch.Tensor) -> tuple[Any, ...]:
 def differences(plain: Mapping[str, Any], probed: Mapping[str, Any]) -> list[str]:
     """Names under which two observations differ."""
     return [name for name in dict.fromkeys((*plain, *probed)) if plain.get(name) != probed.get(name)]
+
+
+class LiveTensors(TorchDispatchMode):
+    """Notes every kernel that runs and how many elements the tensors hold that kernels have made and that still live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[tuple[str, int]] = []
+        self._made: list[weakref.ref[torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        alive = {id(tensor): tensor for tensor in (made() for made in self._made) if tensor is not None}
+        alive |= {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)}
+        self._made = [weakref.ref(tensor) for tensor in alive.values()]
+        self.kernels.append((str(func), sum(tensor.numel() for tensor in alive.values())))
+        return result
+
+
+def live_tensors(
+    scenario: Scenario, around: Callable[[nn.Module], AbstractContextManager[Any]] | None = None
+) -> list[tuple[str, int]]:
+    """Kernels of two steps of ``scenario``, each with the number of elements alive after it."""
+    torch.manual_seed(11)
+    model, step = scenario()
+    gc.collect()
+    gc.disable()  # so that only references decide
+    try:
+        for _ in range(STEPS):
+            with (around or nullcontext)(model), LiveTensors() as seen:
+                step()
+    finally:
+        gc.enable()
+    return seen.kernels

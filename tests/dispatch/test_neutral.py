@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from debugger_traces import dump_of
 from neutral_autograd_scenarios import AUTOGRAD_SCENARIOS
 from neutral_error_scenarios import ERROR_SCENARIOS
-from neutral_run import Scenario, differences, observe
+from neutral_run import Scenario, differences, live_tensors, observe
 from neutral_scenarios import SCENARIOS
 
-ALL = {**SCENARIOS, **AUTOGRAD_SCENARIOS, **ERROR_SCENARIOS}
+pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:.*torch.jit", "ignore:Full backward hook")
+
+WORKING = {**SCENARIOS, **AUTOGRAD_SCENARIOS}
+ALL = {**WORKING, **ERROR_SCENARIOS}
+LEVELS = ("L0", "L1", "mix")
 CONFIGS: dict[str, dict[str, Any]] = {
     f"{level}-{task}": {"task": task, "level": level, "risk_level": "ALL"}
-    for level in ("L0", "L1", "mix")
+    for level in LEVELS
     for task in ("statistics", "tensor")
 } | {"mix-structure": {"task": "structure", "level": "mix"}}
+RARE: dict[str, dict[str, Any]] = {
+    "default risk level": {"level": "mix"},
+    "md5": {"level": "mix", "statistics": {"summary_mode": "md5"}},
+    "xor": {"level": "mix", "statistics": {"summary_mode": "xor"}},
+    "hash": {"level": "L0", "statistics": {"summary_mode": "hash"}},
+    "high precision": {"level": "L1", "precision": "high"},
+    "no extra info": {"level": "mix", "extra_info": False},
+    "forward only": {"level": "mix", "statistics": {"data_mode": ["forward"]}},
+    "output only": {"level": "mix", "statistics": {"data_mode": ["output"]}},
+    "list": {"level": "mix", "statistics": {"list": ["linear", "relu"]}},
+    "tensor_list": {"level": "L1", "statistics": {"tensor_list": ["linear", "add"]}},
+}
+FRAGILE = [
+    "batch_norm_with_a_shared_input",
+    "in_place_on_views_and_slices",
+    "attention",
+    "recurrent_networks",
+    "adamw_with_clipped_gradients",
+    "reentrant_checkpoint",
+    "selective_checkpoint",
+    "hooks_of_the_user",
+    "double_backward_of_a_gradient_penalty",
+    "function_transforms",
+]
 
 
 @functools.cache
@@ -26,19 +57,116 @@ def plain_run(scenario: Scenario) -> dict[str, Any]:
     return observe(scenario)
 
 
+@functools.cache
+def plain_kernels(scenario: Scenario) -> list[tuple[str, int]]:
+    return live_tensors(scenario)
+
+
+def check(tool: Any, name: str) -> None:
+    assert differences(plain_run(ALL[name]), observe(ALL[name], tool.capture)) == []
+    dump = dump_of(tool, 1)
+    assert dump.complete
+    assert dump.coverage is not None
+    assert dump.coverage["failures"] == []
+
+
 @pytest.mark.parametrize("name", ALL)
-def test_scenarios_are_repeatable_and_do_what_they_say(name: str) -> None:
+def test_scenarios_are_repeatable_and_raise_nothing_unexpected(name: str) -> None:
     assert differences(plain_run(ALL[name]), observe(ALL[name])) == []
     assert not [key for key in plain_run(ALL[name]) if "error" in key]
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("name", ALL)
-def test_results_gradients_parameters_and_random_state_are_bitwise_those_of_the_plain_run(
+@pytest.mark.parametrize("config", ["L0-statistics", "L1-statistics", "mix-statistics", "mix-tensor", "mix-structure"])
+@pytest.mark.parametrize("name", WORKING)
+def test_training_is_bitwise_the_same_with(debugger: Callable[..., Any], name: str, config: str) -> None:
+    check(debugger(**CONFIGS[config]), name)
+
+
+@pytest.mark.parametrize("config", ["L0-tensor", "L1-tensor"])
+@pytest.mark.parametrize("name", FRAGILE)
+def test_saving_tensors_changes_no_bit(debugger: Callable[..., Any], name: str, config: str) -> None:
+    check(debugger(**CONFIGS[config]), name)
+
+
+@pytest.mark.parametrize("config", ["L0-statistics", "L1-statistics", "mix-statistics"])
+@pytest.mark.parametrize("name", ERROR_SCENARIOS)
+def test_errors_of_the_user_are_the_same_and_training_goes_on_after(
+    debugger: Callable[..., Any], name: str, config: str
+) -> None:
+    check(debugger(**CONFIGS[config]), name)
+
+
+@pytest.mark.parametrize("config", RARE)
+@pytest.mark.parametrize("name", FRAGILE)
+def test_no_option_changes_a_bit(debugger: Callable[..., Any], name: str, config: str) -> None:
+    check(debugger(**{"task": "statistics", **RARE[config]}), name)
+
+
+LIVE = [
+    *((name, f"{level}-statistics") for name in WORKING for level in ("L1", "mix") if name != "anomaly_detection"),
+    *((name, f"{level}-tensor") for name in FRAGILE for level in ("L0", "mix")),
+]  # anomaly detection keeps graphs alive by itself
+
+
+@pytest.mark.parametrize(("name", "config"), LIVE)
+def test_the_same_kernels_run_and_no_tensor_lives_longer_with(
     debugger: Callable[..., Any], name: str, config: str
 ) -> None:
     tool = debugger(**CONFIGS[config])
-    probed = observe(ALL[name], tool.capture)
-    assert differences(plain_run(ALL[name]), probed) == []
-    assert dump_of(tool, 1).complete
-    assert not dump_of(tool, 1).coverage["failures"]
+    assert live_tensors(WORKING[name], tool.capture) == plain_kernels(WORKING[name])
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_mix_records_what_l0_and_l1_record(debugger: Callable[..., Any], name: str) -> None:
+    dumps = []
+    for level in LEVELS:
+        tool = debugger(task="statistics", level=level, risk_level="ALL", statistics={"summary_mode": "md5"})
+        observe(WORKING[name], tool.capture)
+        dumps.append(dump_of(tool, 1).data)
+    modules, apis, mix = dumps
+    wanted = {**apis, **modules}
+    assert [record for record in dict.fromkeys((*wanted, *mix)) if wanted.get(record) != mix.get(record)] == []
+
+
+SCRIPT = """
+import sys, hashlib, torch, torch.distributed as dist
+from torch import nn
+
+def main(tool):
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(16, 2))
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=0.01)
+    digest = hashlib.sha256()
+    for _ in range(4):
+        if tool: tool.start(parallel)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(parallel(torch.randn(6, 8)), torch.randint(0, 2, (6,)))
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
+        optimizer.step()
+        if tool: tool.stop(); tool.step()
+        for tensor in (loss, norm, *parallel.state_dict().values(), *(p.grad for p in parallel.parameters())):
+            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    dist.destroy_process_group()
+    print(digest.hexdigest())
+
+tool = None
+if len(sys.argv) > 3:
+    from msprobe.pytorch import PrecisionDebugger
+    tool = PrecisionDebugger(dump_path=sys.argv[1], task="statistics", level=sys.argv[3])
+main(tool)
+"""
+
+
+def test_a_distributed_script_trains_to_the_same_bits_in_a_process_of_its_own(tmp_path: Path) -> None:
+    digests = []
+    for number, extra in enumerate(([], ["L0"], ["mix"])):
+        command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+        command += [str(tmp_path / f"dump{number}"), str(tmp_path / f"store{number}"), *extra]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        digests.append(done.stdout.split()[-1])
+    assert len(set(digests)) == 1
+    assert (tmp_path / "dump2" / "step3" / "rank0" / "dump.json").is_file()

@@ -8,6 +8,7 @@ replaced.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,10 +43,13 @@ class Emulation:
     calls : Counter
         How often each operator ran (``aten::mul.Tensor``), and ``to_host`` and ``to_device`` for copies, including
         those of single elements (``.item()``).
+    waits : Counter
+        Copies to the host by the ``native_id`` of the thread that asked for them.
     """
 
     def __init__(self, runtime: ctypes.CDLL) -> None:
         self.calls: Counter[str] = Counter()
+        self.waits: Counter[int] = Counter()
         self._runtime = runtime
         self._library = torch.library.Library("aten", "IMPL")
         for name, operator in _npu_operators():
@@ -75,9 +79,13 @@ class Emulation:
     def _count(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
         self.calls[name] += 1
         if name == "aten::_local_scalar_dense" or _device_of(args, kwargs).type == "cpu":
-            self.calls["to_host"] += 1
+            self._count_wait()
         elif name == "aten::_to_copy" and args[0].device.type == "cpu":
             self.calls["to_device"] += 1
+
+    def _count_wait(self) -> None:
+        self.calls["to_host"] += 1
+        self.waits[threading.get_native_id()] += 1
 
     def _write_back(self, changed: Sequence[tuple[Any, Any]]) -> dict[int, Any]:
         """Follow resizes of out= arguments; returns the NPU tensor of each changed CPU alias by identity."""
@@ -112,8 +120,10 @@ class Emulation:
                 self._runtime.fake_cann_raise_overflow(1)
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        if target.device.type != source.device.type:
-            self.calls["to_host" if target.device.type == "cpu" else "to_device"] += 1
+        if target.device.type == "cpu" != source.device.type:
+            self._count_wait()
+        elif source.device.type == "cpu":
+            self.calls["to_device"] += 1
         with torch._C.DisableTorchFunction():
             alias_of(target).copy_(alias_of(source))
         return target

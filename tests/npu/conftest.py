@@ -34,10 +34,10 @@ class FakeCann:
     folder: Path
     runtime: ctypes.CDLL
 
-    def calls(self, counter: str) -> int:
-        """How often the runtime was called; names as in fake.h."""
+    def calls(self, counter: str, thread: int = 0) -> int:
+        """How often the runtime was called, by one thread (``native_id``) or by all; names as in fake.h."""
         names = ("synchronise", "copy_to_host", "copy_to_device", "status_clear", "status_read")
-        return int(self.runtime.fake_cann_calls(names.index(counter)))
+        return int(self.runtime.fake_cann_calls(names.index(counter), thread))
 
     def environment(self, **extra: str) -> dict[str, str]:
         """Environment of a process that finds the fake by itself."""

@@ -49,6 +49,7 @@ def load(folder: Path) -> ctypes.CDLL:
         ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
     runtime.fake_cann_raise_overflow.argtypes = [ctypes.c_uint64]
     runtime.fake_cann_raise_overflow.restype = None
+    runtime.fake_cann_calls.argtypes = [ctypes.c_int, ctypes.c_int64]
     runtime.fake_cann_calls.restype = ctypes.c_int64
     return runtime
 

@@ -17,11 +17,10 @@ def main(folder: Path) -> None:
     """Queue readings through the compiled operators and look at the device memory without any operator."""
     runtime = fake_cann_build.load(folder)
     import torch_npu  # noqa: F401 - needs the fake
-
     from msprobe.kernels.npu.register_probe import RegisterProbe
 
     probe = RegisterProbe(torch.device("npu:0"), backend="compiled")
-    synchronise, clears, reads = (lambda number=number: runtime.fake_cann_calls(number) for number in (0, 3, 4))
+    synchronise, clears, reads = (lambda number=number: runtime.fake_cann_calls(number, 0) for number in (0, 3, 4))
     waits = synchronise()
     for _ in range(50):
         probe.clear()

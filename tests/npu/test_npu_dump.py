@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class Block(torch.nn.Module):
 
 
 def train(device: str, debugger: Any, during: Callable[[], None] = lambda: None) -> Block:
-    """One AdamW step; ``during`` is called inside it, at its end.
+    """One AdamW step; ``during`` is called inside it, at its beginning and at its end.
 
     The optimiser gets ``foreach=False`` because torch chooses the fused loops by device: other names, not other values.
     """
@@ -47,6 +48,7 @@ def train(device: str, debugger: Any, during: Callable[[], None] = lambda: None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     if debugger is not None:
         debugger.start(model)
+    during()
     loss = torch.nn.functional.cross_entropy(model(batch).flatten(0, 1), labels)
     loss.backward()
     optimizer.step()
@@ -113,17 +115,47 @@ def test_checksums_of_equal_bytes_are_equal(mode: str, debugger: MakeDebugger) -
     assert [entry["md5"] for entry in npu.data[first]["input_args"]] == expected
 
 
+def test_reading_back_while_the_step_goes_on_loses_and_mixes_nothing(debugger: MakeDebugger) -> None:
+    from debugger_traces import dump_of
+
+    made = debugger(level="mix", task="statistics")
+    train("cpu", made)
+    cpu = dump_of(made)
+    made = debugger(level="mix", task="statistics")
+    over = threading.Event()
+
+    def read_back() -> None:
+        while not over.is_set():
+            writer = made._adapter.capture.writer
+            if writer is not None:
+                writer.flush()
+
+    reader = threading.Thread(target=read_back)
+    reader.start()
+    try:
+        train("npu:0", made)
+    finally:
+        over.set()
+        reader.join()
+    assert_close(cpu, dump_of(made))
+
+
 def test_no_wait_for_the_device_inside_the_step(
     debugger: MakeDebugger, emulation: Emulation, fake_cann: FakeCann
 ) -> None:
     def waits() -> tuple[int, int, int]:
-        return emulation.calls["to_host"], fake_cann.calls("synchronise"), fake_cann.calls("copy_to_host")
+        """Waits of every thread but the one that reads results back in batches, which stops nothing."""
+        background = [thread.native_id or 0 for thread in threading.enumerate() if thread.name == "msprobe-flush"]
+        return (
+            emulation.waits.total() - sum(emulation.waits[thread] for thread in background),
+            fake_cann.calls("synchronise") - sum(fake_cann.calls("synchronise", thread) for thread in background),
+            fake_cann.calls("copy_to_host") - sum(fake_cann.calls("copy_to_host", thread) for thread in background),
+        )
 
     def step(made: Any) -> tuple[int, ...]:
-        inside: list[tuple[int, ...]] = []
-        before = waits()
-        train("npu:0", made, during=lambda: inside.append(waits()))
-        return tuple(now - then for now, then in zip(inside[0], before, strict=True))
+        found: list[tuple[int, ...]] = []
+        train("npu:0", made, during=lambda: found.append(waits()))
+        return tuple(end - begin for begin, end in zip(*found, strict=True))
 
     plain = step(None)
     assert step(debugger(level="mix", task="statistics")) == plain

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch_npu  # noqa: F401 - registers the device
-
 from msprobe.kernels.npu import extension
 from msprobe.kernels.npu.register_probe import RegisterError, RegisterProbe
 
@@ -41,12 +40,7 @@ def test_a_clean_forward_leaves_the_register_clear(probe: RegisterProbe) -> None
 
 def test_nan_and_overflow_set_the_register_until_it_is_cleared(probe: RegisterProbe) -> None:
     negative, large, fine = on_device(-1.0), on_device(60000.0, dtype=torch.float16), on_device(2.0)
-    calls = [
-        lambda: fine.log(),
-        lambda: negative.log(),
-        lambda: fine.exp(),
-        lambda: large * 3,
-    ]
+    calls = [fine.log, negative.log, fine.exp, lambda: large * 3]
     for index, call in enumerate(calls):
         probe.clear()
         call()
@@ -118,7 +112,9 @@ def test_the_compiled_operators_come_first_and_the_runtime_serves_without_them(
     monkeypatch.setattr(extension, "operators", lambda: None)
     assert RegisterProbe(DEVICE).backend == "runtime"
     monkeypatch.setenv(extension.FOLDER_VARIABLE, str(tmp_path))
-    with pytest.raises(RegisterError, match=r"npu:0: NPU operators: not built .*python -m msprobe\.kernels\.npu\.build"):
+    with pytest.raises(
+        RegisterError, match=r"npu:0: NPU operators: not built .*python -m msprobe\.kernels\.npu\.build"
+    ):
         RegisterProbe(DEVICE, backend="compiled")
 
 

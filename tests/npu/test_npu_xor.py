@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
 from msprobe.kernels.npu import extension, xor64
+
 from msprobe.measure.checksums import checksum_cpu, hex64
 from msprobe.measure.quiet import Quiet
 

@@ -26,7 +26,7 @@ enum fake_counter {
 void fake_count(enum fake_counter counter);
 
 /* For tests, through ctypes. */
-int64_t fake_cann_calls(int counter);
+int64_t fake_cann_calls(int counter, int64_t thread); /* of the thread with this system id; of all with 0 */
 void fake_cann_raise_overflow(uint64_t bits);
 
 #endif

@@ -1,5 +1,4 @@
 /* Memory and copies. Counted by direction, because a copy to the host inside a training step is a wait. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,12 +6,6 @@
 
 #define ALIGNMENT 512
 #define FREE_BYTES ((size_t)8 << 30)
-
-static atomic_llong counters[FAKE_COUNTERS];
-
-void fake_count(enum fake_counter counter) { atomic_fetch_add(&counters[counter], 1); }
-
-int64_t fake_cann_calls(int counter) { return atomic_load(&counters[counter]); }
 
 aclError aclrtMalloc(void **pointer, size_t size, aclrtMemMallocPolicy policy) {
   (void)policy;

@@ -1,0 +1,177 @@
+"""On which side of a binary operator the tensor stands, read from the bytecode.
+
+``2 * (a + 1)`` and ``(a + 1) * 2`` both reach torch as ``Tensor.mul(tensor, 2)``. What the instructions of each operand
+load tells them apart: constants and numbers on one side, a tensor, a module or a torch function on the other. Nothing
+of the user's code is run: names are looked up, attributes only where they are plain data.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"})
+Instructions = list[dis.Instruction]
+
+_LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_BEFORE_CALL = frozenset({"PRECALL", "KW_NAMES"})
+_ASK_FOR_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+# What a tensor is asked for as a number or a shape, and attributes of it that are tensors again.
+_NUMBER_METHODS = frozenset({"size", "dim", "numel", "nelement", "item", "stride", "tolist", "storage_offset"})
+_TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "grad", "real", "imag"})
+_NUMBER_BUILTINS = frozenset({len, int, float, bool, round})
+_UNKNOWN = object()
+
+
+def tensor_is_right_operand(instructions: Instructions, index: int, frame: FrameType) -> bool:
+    """Whether the binary operator at ``index``, between a tensor and a number, has the tensor on its right.
+
+    Parameters
+    ----------
+    instructions : list of dis.Instruction
+        Of the code that ``frame`` runs.
+    index : int
+        The operator.
+    frame : FrameType
+
+    Returns
+    -------
+    bool
+        False also when it cannot be told.
+    """
+    middle = start_of_expression(instructions, index)
+    if not middle:
+        return False
+    left, right = (_holds_tensor(instructions, end, frame) for end in (middle, index))
+    return (right is True and left is not True) or (left is False and right is not False)
+
+
+def start_of_expression(instructions: Instructions, end: int) -> int | None:
+    """Index of the first instruction of the expression whose value is on top of the stack before ``end``."""
+    missing = 1
+    for at in range(end - 1, -1, -1):
+        instruction = instructions[at]
+        if instruction.is_jump_target and at != end - 1:
+            return None
+        missing -= dis.stack_effect(instruction.opcode, instruction.arg)
+        if missing == 0:
+            return at
+    return None
+
+
+def callee_of(instructions: Instructions, index: int) -> int | None:
+    """Index of the instruction that loads what the call at ``index`` calls."""
+    end: int | None = index
+    while end and instructions[end - 1].opname in _BEFORE_CALL:
+        end -= 1
+    if instructions[index].opname.endswith("_KW"):
+        end = index - 1  # the names of the keywords
+    for _ in range(instructions[index].arg or 0):
+        end = start_of_expression(instructions, end) if end else None
+    while end and instructions[end - 1].opname == "PUSH_NULL":
+        end -= 1
+    return end - 1 if end else None
+
+
+def local_variable(frame: FrameType, name: str) -> Any:
+    """Value of a local variable, or None; leaves no trace on the frame.
+
+    Up to Python 3.12, ``frame.f_locals`` of a function is a dictionary that stays with the frame: it would keep the
+    user's tensors alive, so it is emptied again. A function that may have asked for that dictionary itself is not read.
+    """
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_locals.get(name)
+    if not _ASK_FOR_LOCALS.isdisjoint(code.co_names):
+        return None
+    variables = frame.f_locals
+    value = variables.get(name)
+    if type(variables) is dict:
+        variables.clear()
+    return value
+
+
+def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType) -> bool | None:
+    """Whether the expression that ends before ``end`` is a tensor; None if it cannot be told."""
+    if not end:
+        return None
+    value = _known_value(instructions, end, frame)
+    if value is not _UNKNOWN:
+        return isinstance(value, torch.Tensor)
+    last = instructions[end - 1]
+    if last.opname in CALLS:
+        return _returns_tensor(instructions, end - 1, frame)
+    if last.opname in _ATTRIBUTES:
+        of_tensor = _holds_tensor(instructions, end - 1, frame)
+        return last.argval in _TENSOR_ATTRIBUTES if of_tensor else None
+    if last.opname.startswith("UNARY_"):
+        return _holds_tensor(instructions, end - 1, frame)
+    if last.opname == "BINARY_SUBSCR" or last.argrepr == "[]":
+        return _item_is_tensor(instructions, end, frame)
+    if last.opname.startswith(("BINARY_", "INPLACE_")):
+        sides = [
+            _holds_tensor(instructions, side, frame) for side in (end - 1, start_of_expression(instructions, end - 1))
+        ]
+        return True if True in sides else None if None in sides else False
+    return None
+
+
+def _item_is_tensor(instructions: Instructions, end: int, frame: FrameType) -> bool | None:
+    container = start_of_expression(instructions, end - 1)
+    of_container = _holds_tensor(instructions, container, frame)
+    of_shape = container and instructions[container - 1].argval == "shape"
+    return False if of_shape and of_container is False else of_container or None
+
+
+def _returns_tensor(instructions: Instructions, index: int, frame: FrameType) -> bool | None:
+    at = callee_of(instructions, index)
+    if at is None:
+        return None
+    function = _known_value(instructions, at + 1, frame)
+    if function is not _UNKNOWN:
+        module = getattr(function, "__module__", None) or ""
+        if function in _NUMBER_BUILTINS or module == "math":
+            return False
+        return True if isinstance(function, torch.nn.Module) or module.startswith("torch") else None
+    method = instructions[at]
+    if method.opname in _ATTRIBUTES and _holds_tensor(instructions, at, frame):
+        return method.argval not in _NUMBER_METHODS
+    return None
+
+
+def _known_value(instructions: Instructions, end: int, frame: FrameType) -> Any:
+    """Value of a constant, of a variable, or of plain data reached from it by attributes."""
+    last = instructions[end - 1]
+    if last.opname == "LOAD_CONST":
+        return last.argval
+    if last.opname in _LOADS:
+        value = None if last.opname == "LOAD_GLOBAL" else local_variable(frame, last.argval)
+        if value is None:
+            value = frame.f_globals.get(last.argval, frame.f_builtins.get(last.argval))
+        return _UNKNOWN if value is None else value
+    if last.opname in _ATTRIBUTES and end > 1:
+        owner = _known_value(instructions, end - 1, frame)
+        return _UNKNOWN if owner is _UNKNOWN else _plain_attribute(owner, last.argval)
+    return _UNKNOWN
+
+
+def _plain_attribute(owner: Any, name: str) -> Any:
+    """An attribute that is stored on the object, so that no property or ``__getattr__`` of the user runs."""
+    stored = getattr(owner, "__dict__", None)
+    if isinstance(owner, torch.Tensor) or not isinstance(stored, dict):
+        return _UNKNOWN
+    tables = [stored]
+    if isinstance(owner, torch.nn.Module):
+        tables += [stored.get(table) or {} for table in ("_parameters", "_buffers", "_modules")]
+    for table in tables:
+        if name in table:
+            return table[name]
+    if isinstance(owner, (ModuleType, FunctionType)):
+        return _UNKNOWN
+    value = inspect.getattr_static(type(owner), name, _UNKNOWN)
+    return value if isinstance(value, (int, float)) else _UNKNOWN

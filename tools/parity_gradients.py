@@ -1,0 +1,125 @@
+"""Compare backward records. Here the two tools differ most: see ``parity_rules.DOCUMENTED``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from parity_names import Name
+from parity_rules import COMPOSED
+from parity_values import DEFAULT_RELATIVE, Finding, compare_value
+
+
+def compare_module_gradients(name: str, key: str, peer: list[Any], ours: list[Any]) -> Iterator[Finding]:
+    """Compare ``input`` or ``output`` of a module's backward record: in order, without the nulls."""
+    theirs, mine = (_present(side) for side in (peer, ours))
+    if len(peer) != len(ours) and len(theirs) == len(mine):
+        yield Finding("documented", "dump", name, key, len(peer), len(ours), "null-positions")
+    if len(mine) == 1 < len(theirs) and _adds_up(theirs, mine[0]):
+        yield Finding("documented", "dump", name, key, peer, ours, "repeated-argument")
+        return
+    yield from compare_value(name, key, theirs, mine)
+
+
+def compare_api_gradients(
+    name: str, key: str, peer: list[Any], record: Mapping[str, Any], forward: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Compare ``input`` or ``output`` of an API's backward record: each gradient of the peer has to be among ours.
+
+    Parameters
+    ----------
+    name, key
+        Name of the peer's record, and which of its lists.
+    peer
+        That list.
+    record
+        Our backward record.
+    forward
+        Our forward record of the same call.
+    """
+    ours = record[key]
+    in_place = list(compare_value(name, key, peer, ours))
+    if all(finding.kind == "documented" for finding in in_place):
+        yield from in_place
+    elif not _lost(peer, ours):
+        yield Finding("documented", "dump", name, key, reason="argument-order")
+    else:
+        reason = _explanation(name, key, peer, record, forward)
+        yield Finding("documented" if reason else "different", "dump", name, key, peer, ours, reason)
+
+
+def _explanation(name: str, key: str, peer: list[Any], record: Mapping[str, Any], forward: Mapping[str, Any]) -> str:
+    """Which documented difference a list of other gradients is an instance of; "" for none.
+
+    Whatever the peer has, ours must be gradients of the call's arguments: of their shapes.
+    """
+    if not _fits(record["output"], forward):
+        return ""
+    arguments, results = _tensors(forward.get("input_args")), _tensors(forward.get("output"))
+    if _same(arguments[0], results[0]) and _same(record["output"][0], record["input"][0]):
+        return "returned-input"
+    if key != "output":
+        return ""
+    parsed = Name.parse(name)
+    base = parsed.base if parsed else ""
+    mine, theirs = _present(record["output"]), _present(peer)
+    if base.endswith("_") and len(mine) == len(theirs) == 1 and _close(theirs[0]["Norm"], mine[0]["Norm"]):
+        return "view-of-base"
+    return "last-node" if base in COMPOSED else ""
+
+
+def _lost(peer: list[Any], ours: list[Any]) -> list[Any]:
+    """Gradients of the peer that are not among ours."""
+    free = _present(ours)
+    lost = []
+    for value in _present(peer):
+        match = next((mine for mine in free if _same(value, mine)), None)
+        if match is None:
+            lost.append(value)
+        else:
+            free.remove(match)
+    return lost
+
+
+def _same(peer: Any, ours: Any) -> bool:
+    """Whether two tensors agree; the peer's gradient of a matrix may be the transpose of the argument's."""
+    if isinstance(peer, dict) and isinstance(ours, dict) and ours.get("shape", [])[::-1] == peer.get("shape"):
+        ours = {**ours, "shape": peer["shape"]}
+    if isinstance(peer, dict) and isinstance(ours, dict):
+        ours = {**ours, "requires_grad": peer.get("requires_grad")}
+    return all(finding.kind == "documented" for finding in compare_value("", "", peer, ours))
+
+
+def _fits(gradients: list[Any], forward: Mapping[str, Any]) -> bool:
+    """Whether every gradient has the shape of the argument at its position."""
+    arguments = [*_tensors(forward.get("input_args")), *_tensors(forward.get("input_kwargs"))]
+    return len(arguments) == len(gradients) and all(
+        gradient is None or gradient["shape"] == argument["shape"]
+        for gradient, argument in zip(gradients, arguments, strict=True)
+    )
+
+
+def _tensors(value: Any) -> list[dict[str, Any]]:
+    """Tensor leaves of an encoded value, in order."""
+    if isinstance(value, dict) and "shape" in value:
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [leaf for item in inside for leaf in _tensors(item)]
+
+
+def _present(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _close(peer: float | None, ours: float | None) -> bool:
+    return peer is not None and ours is not None and math.isclose(peer, ours, rel_tol=DEFAULT_RELATIVE)
+
+
+def _adds_up(parts: list[Any], total: Any) -> bool:
+    """Whether gradients of one tensor at several positions can add up to the one gradient that we have."""
+    means = [part["Mean"] for part in parts if part["shape"] == total["shape"]]
+    if len(means) != len(parts) or None in means:
+        return False
+    size = max(abs(value) for value in (total["Max"], total["Min"]))
+    return math.isclose(math.fsum(means), total["Mean"], rel_tol=DEFAULT_RELATIVE, abs_tol=1e-5 * size)
