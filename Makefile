@@ -1,19 +1,29 @@
-# make demo   train a small Llama with the debugger around it, and show what was recorded
-# make test   lint, type-check and all tests
-# Each makes .venv if it is missing. Set PYTHON to choose the interpreter (3.10 or newer).
+# make demo        train a small Llama with the debugger around it, and show what was recorded
+# make test        lint, type-check and all tests, those of the lanes included
+#
+# make test-triton the Triton kernels without a GPU: interpreted, and compiled for CUDA and HIP
+# make test-npu    the NPU side without an NPU: the real torch_npu on a fake CANN
+# make gpu-check   values and bandwidth on a CUDA device
+# make bench-overhead  slow-down of a training step, per level
+#
+# Each makes the virtual environment it needs. Set PYTHON to choose the interpreter (3.10 or newer; the lanes: 3.11).
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-NATIVE := setup.py pyproject.toml $(wildcard kernels/cpu/*.cpp kernels/cpu/*.c kernels/cpu/*.h)
+NATIVE := setup.py pyproject.toml $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
+PIP    := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types unit bench-overhead clean
+# A lane without native kernels must not need a compiler; the main one must not fall back silently.
+LANE_INSTALL := MSPROBE_NO_NATIVE=1
+
+.PHONY: demo test lint types unit test-triton test-npu gpu-check bench-overhead clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/train_llama.py
 
-test: lint types unit
+test: lint types unit test-triton test-npu
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -23,17 +33,37 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/triton
+
+test-triton: .venv-triton/.installed
+	.venv-triton/bin/python -m pytest tests/triton
+
+test-npu: .venv-npu/.installed
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 MSPROBE_REQUIRE_NPU=1 .venv-npu/bin/python -m pytest tests/npu
+
+gpu-check: .venv-triton/.installed
+	.venv-triton/bin/python benchmarks/gpu_check.py
 
 bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 
-# A build for the tests must not fall back silently: a compiler is there, so the native kernels are required.
 $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NATIVE)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
-	MSPROBE_REQUIRE_NATIVE=$${MSPROBE_REQUIRE_NATIVE:-1} $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python $(PIP) -r requirements/dev.txt
+	MSPROBE_REQUIRE_NATIVE=$${MSPROBE_REQUIRE_NATIVE:-1} $(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
+.venv-triton/.installed: requirements/triton.txt pyproject.toml
+	test -d .venv-triton || $(PYTHON) -m venv .venv-triton
+	.venv-triton/bin/python $(PIP) -r requirements/triton.txt
+	$(LANE_INSTALL) .venv-triton/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv-npu/.installed: requirements/npu.txt pyproject.toml
+	test -d .venv-npu || $(PYTHON) -m venv .venv-npu
+	.venv-npu/bin/python $(PIP) -r requirements/npu.txt
+	$(LANE_INSTALL) TORCH_DEVICE_BACKEND_AUTOLOAD=0 .venv-npu/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info demo_output kernels/*.so
+	rm -rf .venv .venv-triton .venv-npu build *.egg-info demo_output kernels/*.so

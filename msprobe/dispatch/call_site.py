@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe.dispatch.api_table import OPERATORS, REFLECTED, SHORT_FUNCTIONS, Api
+from msprobe.dispatch.operands import CALLS, callee_of, tensor_is_right_operand
 
 _HANDLE_TORCH_FUNCTION = torch.overrides.handle_torch_function.__code__
 _BOOLEAN_DISPATCH = torch.nn.functional.max_pool2d.__code__
-_CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"})
 _SHORT_FUNCTIONS = frozenset(getattr(torch.nn.functional, name).__code__ for name in SHORT_FUNCTIONS)
 # What `boolean_dispatch` chooses from has the parameters that the dispatcher itself does not show.
 _DISPATCHED = {
@@ -29,9 +29,6 @@ _DISPATCHED = {
     for name in dir(torch.nn.functional)
     if name.endswith("_with_indices")
 }
-_PLAIN_LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK"})
-
-_ASK_FOR_LOCALS = frozenset({"dir", "eval", "exec", "locals", "vars"})
 
 
 class Caller(NamedTuple):
@@ -168,7 +165,7 @@ class CallSites:
             return None
         instructions, index = at
         call = instructions[index]
-        if call.opname not in _CALLS or call.arg is None:
+        if call.opname not in CALLS or call.arg is None:
             return None
         keywords: tuple[str, ...] = ()
         if call.opname.endswith("_KW"):
@@ -212,10 +209,10 @@ class CallSites:
         if opname == "COMPARE_OP":  # `1 > a` runs a < 1: the function names the comparison, not the symbol
             return api.renamed(f"__{api.name}__")
         symbol = {"UNARY_NEGATIVE": "unary -", "UNARY_POSITIVE": "unary +"}.get(opname, instructions[index].argrepr)
-        if opname in _CALLS:
+        if opname in CALLS:
             symbol = "abs()" if _calls_builtin("abs", instructions, index) else ""
         function, dunder = OPERATORS.get(symbol, ("", ""))
-        if function != api.name or not (opname in _CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
+        if function != api.name or not (opname in CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
             return api
         if dunder in REFLECTED and _with_number(args) and tensor_is_right_operand(instructions, index, frame):
             dunder = REFLECTED[dunder]
@@ -230,7 +227,9 @@ def _with_number(args: tuple[Any, ...]) -> bool:
 def _calls_builtin(name: str, instructions: list[dis.Instruction], index: int) -> bool:
     """Whether the call at ``index`` is ``name(argument)``, and not ``argument.name()``."""
     at = callee_of(instructions, index)
-    return at is not None and instructions[at].opname in ("LOAD_GLOBAL", "LOAD_NAME") and instructions[at].argval == name
+    return (
+        at is not None and instructions[at].opname in ("LOAD_GLOBAL", "LOAD_NAME") and instructions[at].argval == name
+    )
 
 
 def _loaded_from_torch(instructions: list[dis.Instruction], index: int, frame: FrameType, name: str) -> bool:

@@ -20,7 +20,7 @@ Instructions = list[dis.Instruction]
 _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _BEFORE_CALL = frozenset({"PRECALL", "KW_NAMES"})
-_ASK_FOR_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+_ASK_FOR_LOCALS = frozenset({"dir", "eval", "exec", "locals", "vars"})
 # What a tensor is asked for as a number or a shape, and attributes of it that are tensors again.
 _NUMBER_METHODS = frozenset({"size", "dim", "numel", "nelement", "item", "stride", "tolist", "storage_offset"})
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "grad", "real", "imag"})
