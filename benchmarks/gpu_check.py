@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from msprobe.kernels.triton.availability import triton_availability
 
 SIZES = {"1K": 1 << 10, "1M": 1 << 20, "64M": 1 << 26, "1G": 1 << 30}
@@ -103,6 +102,7 @@ def check_values(cases: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     from msprobe.kernels.triton.device_statistics import DeviceStatistics
     from msprobe.kernels.triton.nonfinite import reference_nonfinite
     from msprobe.kernels.triton.tensor_statistics import reference_statistics
+
     from msprobe.measure.checksums import checksum_cpu
 
     wrong: list[str] = []

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.elements import decoded, modulus, number
 
 #: 64-bit words of a row.

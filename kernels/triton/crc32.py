@@ -18,7 +18,6 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.launch_options import OPTIONS
 from msprobe.kernels.triton.words import alignment, full_words, padded_words
 

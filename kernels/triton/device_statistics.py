@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
-
 from msprobe.kernels.triton.crc32 import LIMIT, finish_crc32, launch_crc32, power_table
 from msprobe.kernels.triton.elements import ELEMENTS, Element
 from msprobe.kernels.triton.hash64 import finish_hash64, launch_hash64

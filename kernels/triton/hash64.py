@@ -18,7 +18,6 @@ from collections.abc import Iterable
 import torch
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.launch_options import OPTIONS
 from msprobe.kernels.triton.words import LANES, STEPS, alignment, full_words, padded_words
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.chunk_reduction import UNROLL, load_block
 from msprobe.kernels.triton.launch_options import OPTIONS
 from msprobe.kernels.triton.layouts import Rows

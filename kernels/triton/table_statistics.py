@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.chunk_reduction import UNROLL, fold_rows, reduce_chunk, store_result, store_words
 from msprobe.kernels.triton.elements import Element
 from msprobe.kernels.triton.launch_options import OPTIONS

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-
 from msprobe.kernels.triton.launch_options import OPTIONS
 from msprobe.kernels.triton.words import LANES, STEPS, alignment, full_words, padded_words
 

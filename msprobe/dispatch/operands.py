@@ -96,7 +96,7 @@ def local_variable(frame: FrameType, name: str) -> Any:
     return value
 
 
-def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType) -> bool | None:
+def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType) -> bool | None:  # noqa: PLR0911 - one return per kind of instruction
     """Whether the expression that ends before ``end`` is a tensor; None if it cannot be told."""
     if not end:
         return None
@@ -109,16 +109,21 @@ def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType)
     if last.opname in _ATTRIBUTES:
         of_tensor = _holds_tensor(instructions, end - 1, frame)
         return last.argval in _TENSOR_ATTRIBUTES if of_tensor else None
-    if last.opname.startswith("UNARY_"):
-        return _holds_tensor(instructions, end - 1, frame)
     if last.opname == "BINARY_SUBSCR" or last.argrepr == "[]":
         return _item_is_tensor(instructions, end, frame)
-    if last.opname.startswith(("BINARY_", "INPLACE_")):
-        sides = [
-            _holds_tensor(instructions, side, frame) for side in (end - 1, start_of_expression(instructions, end - 1))
-        ]
-        return True if True in sides else None if None in sides else False
-    return None
+    return _computes_tensor(instructions, end, frame)
+
+
+def _computes_tensor(instructions: Instructions, end: int, frame: FrameType) -> bool | None:
+    """Whether an operator gives a tensor: if one of its operands is one."""
+    operator = instructions[end - 1].opname
+    operands: list[int | None] = []
+    if operator.startswith(("UNARY_", "BINARY_", "INPLACE_")):
+        operands.append(end - 1)
+    if operator.startswith(("BINARY_", "INPLACE_")):
+        operands.append(start_of_expression(instructions, end - 1))
+    held = [_holds_tensor(instructions, operand, frame) for operand in operands]
+    return True if True in held else None if None in held or not held else False
 
 
 def _item_is_tensor(instructions: Instructions, end: int, frame: FrameType) -> bool | None:

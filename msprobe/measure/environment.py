@@ -36,11 +36,9 @@ class Line:
 def versions() -> dict[str, str]:
     """Return the versions of Python, msprobe and the packages it works with; "not installed" for missing ones."""
     found = {"msprobe": msprobe.__version__, "Python": f"{platform.python_version()} ({sys.executable})"}
+    installed = {item.metadata["Name"].replace("-", "_") for item in metadata.distributions()}
     for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
+        found[package] = metadata.version(package) if package in installed else "not installed"
     return found
 
 

@@ -1,7 +1,7 @@
 """Calls whose gradients are known: what autograd itself says, against which backward records are checked.
 
-A case is run twice. With the tool, :meth:`Reference.use` returns its tensor unchanged. Without it, ``use`` puts a node in
-between, so that each use of a tensor has a gradient of its own even when the tensor is used several times.
+A case is run twice. With the tool, :meth:`Reference.use` returns its tensor unchanged. Without it, ``use`` puts a
+node in between, so that each use of a tensor has a gradient of its own even when the tensor is used several times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reference:
         return _Use.apply(tensor) if self._split else tensor
 
     def expect(self, name: str, results: Sequence[Any], arguments: Sequence[Any]) -> None:
-        """The backward record ``name`` shows the gradients of these results and arguments; None stands for no gradient."""
+        """The backward record ``name`` shows these gradients of results and arguments; None stands for none."""
         self._expected[name] = (results, arguments)
 
     def gradients(self, loss: torch.Tensor) -> dict[str, tuple[Values, Values]]:
@@ -256,7 +256,7 @@ def recurrent_kernel(ref: Reference) -> torch.Tensor:
     return out.square().sum() + c_n.sum()
 
 
-# ---- in place: no node can be put between, so gradients come from a second, functional formulation -----------------------
+# -- in place: no node can be put between, so gradients come from a second, functional formulation
 
 
 def run_in_place_on_a_view() -> tuple[torch.Tensor, dict[str, tuple[Values, Values]]]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from neutral_run import Scenario
 from neutral_scenarios import Built, Lambda, sgd
 from torch import nn

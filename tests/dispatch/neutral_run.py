@@ -20,7 +20,9 @@ Scenario = Callable[[], tuple[nn.Module, Step]]
 STEPS = 2
 
 
-def observe(scenario: Scenario, around: Callable[[nn.Module], AbstractContextManager[Any]] | None = None) -> dict[str, Any]:
+def observe(
+    scenario: Scenario, around: Callable[[nn.Module], AbstractContextManager[Any]] | None = None
+) -> dict[str, Any]:
     """Run ``scenario`` for two steps and return all that can be observed of it.
 
     Parameters
@@ -105,7 +107,7 @@ def differences(plain: Mapping[str, Any], probed: Mapping[str, Any]) -> list[str
 
 
 class LiveTensors(TorchDispatchMode):
-    """Notes every kernel that runs and how many elements the tensors hold that kernels have made and that still live."""
+    """Notes every kernel that runs, and how many elements the tensors that kernels made and that live still hold."""
 
     def __init__(self) -> None:
         super().__init__()

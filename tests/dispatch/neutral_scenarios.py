@@ -62,7 +62,7 @@ def optimised(optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tens
     return step
 
 
-# ---- modules ----------------------------------------------------------------------------------------------------------
+# -- modules
 
 
 @scenario
@@ -231,7 +231,7 @@ def sparse_embedding_gradients() -> Built:
     return model, optimised(optimizer, lambda: model(torch.randint(0, 9, (3, 2))))
 
 
-# ---- optimisers and precision --------------------------------------------------------------------------------------------
+# -- optimisers and precision
 
 
 @scenario
@@ -357,7 +357,7 @@ def main_gradients_kept_by_the_user() -> Built:
     return model, step
 
 
-# ---- checkpointing ------------------------------------------------------------------------------------------------------
+# -- checkpointing
 
 
 def _block(last: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Which backward pass a record belongs to: several passes, partial passes, accumulation, recomputation, own containers."""
+"""Which backward pass a record belongs to: several, partial and accumulated passes, recomputation, own containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIX = {**TENSORS, "level": "mix"}
 Factory = Callable[..., Any]
 
 
-# ---- several passes -----------------------------------------------------------------------------------------------------
+# -- several passes
 
 
 def test_a_second_pass_over_a_graph_is_tagged_and_a_new_graph_is_not(debugger: Factory) -> None:
@@ -97,7 +97,7 @@ def test_gradients_of_a_retained_graph_do_not_extend_it(debugger: Factory) -> No
     assert sorted(node.name() for node in nodes) == sorted(names)
 
 
-# ---- parameters -----------------------------------------------------------------------------------------------------------
+# -- parameters
 
 
 def test_accumulated_parameter_gradients_are_recorded_after_every_pass(debugger: Factory) -> None:
@@ -139,7 +139,7 @@ def test_frozen_parameters_have_no_record(debugger: Factory) -> None:
     assert list(dump.data["Module.1.Linear.parameters_grad.0"]) == ["weight"]
 
 
-# ---- containers and keyword arguments ---------------------------------------------------------------------------------------
+# -- containers and keyword arguments
 
 
 @dataclass
@@ -224,7 +224,7 @@ def test_an_output_that_is_used_inside_shows_the_whole_gradient_as_retain_grad_d
     assert same(stored(dump_of(tool), "Module.0.Lambda.backward.0", "input"), [hidden.grad, torch.ones(2, 3)])
 
 
-# ---- calls that create no node ------------------------------------------------------------------------------------------------
+# -- calls that create no node
 
 
 def test_a_call_that_returns_its_input_passes_the_gradient_through(debugger: Factory) -> None:
@@ -250,7 +250,7 @@ def test_calls_that_no_gradient_reaches_have_no_backward_record(debugger: Factor
     assert backward == ["Tensor.sum.0.backward", "Module.0.Linear.backward.0", "Functional.linear.0.backward"]
 
 
-# ---- checkpointing ------------------------------------------------------------------------------------------------------------
+# -- checkpointing
 
 
 def checkpointed_run(debugger: Factory, name: str) -> Dump:

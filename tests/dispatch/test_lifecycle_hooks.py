@@ -33,12 +33,10 @@ def small_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
 
 
-# ---- copies of a model that is being recorded ------------------------------------------------------------------------------
+# -- copies of a model that is being recorded
 
 
-def test_a_started_model_can_be_saved_and_loads_where_msprobe_does_not_exist(
-    debugger: Factory, tmp_path: Path
-) -> None:
+def test_a_started_model_can_be_saved_and_loads_where_msprobe_does_not_exist(debugger: Factory, tmp_path: Path) -> None:
     tool = debugger(**MIX)
     model = small_model()
     with tool.capture(model), warnings.catch_warnings():
@@ -75,7 +73,7 @@ def test_a_copy_of_a_started_model_works_and_records_nothing_twice(debugger: Fac
     assert leftovers([twin]) == []
 
 
-# ---- what stop leaves ----------------------------------------------------------------------------------------------------
+# -- what stop leaves
 
 
 def python_calls(action: Callable[[], Any]) -> int:
@@ -154,7 +152,7 @@ def test_public_functions_of_torch_are_the_same_objects_while_recording(debugger
     assert "forward" not in vars(model[0])
 
 
-# ---- order of start, stop and step ------------------------------------------------------------------------------------------
+# -- order of start, stop and step
 
 
 def expected_records(order: tuple[str, ...]) -> dict[int, int]:
@@ -255,7 +253,7 @@ def test_leaving_the_loop_of_steps_early_ends_the_step(debugger: Factory) -> Non
     assert dump_of(tool, 0).complete
 
 
-# ---- errors ---------------------------------------------------------------------------------------------------------------
+# -- errors
 
 
 class Fragile(nn.Module):
@@ -346,7 +344,7 @@ def test_a_failing_optimiser_step_does_not_adopt_later_calls(debugger: Factory) 
     assert dump_of(tool).parents["Torch.exp.0.forward"] is None
 
 
-# ---- memory ---------------------------------------------------------------------------------------------------------------
+# -- memory
 
 
 def train_some_steps(tool: Any, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -449,7 +447,7 @@ def test_storage_that_the_user_frees_after_use_is_never_read_again(debugger: Fac
     assert dump_of(tool).data["Functional.linear.0.forward"]["input_args"][0]["Max"] == 1.0
 
 
-# ---- other processes, threads and modes -----------------------------------------------------------------------------------------
+# -- other processes, threads and modes
 
 FORKED = """
 import os, sys, torch
@@ -475,7 +473,11 @@ tool.step()
 
 def run_script(script: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-W", "ignore", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -520,7 +522,8 @@ def test_workers_of_a_data_loader_record_nothing(tmp_path: Path) -> None:
     from msprobe.store import read_dump
 
     (tmp_path / "loader.py").write_text(LOADER)
-    run_script(f"import runpy, sys; runpy.run_path({str(tmp_path / 'loader.py')!r}, run_name='__main__')", str(tmp_path / "dump"))
+    start = f"import runpy, sys; runpy.run_path({str(tmp_path / 'loader.py')!r}, run_name='__main__')"
+    run_script(start, str(tmp_path / "dump"))
     (folder,) = (tmp_path / "dump").glob("step*/*")
     names = list(read_dump(folder).data)
     assert [name for name in names if "exp" in name] == []

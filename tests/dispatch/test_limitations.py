@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 from msprobe.store import read_dump
@@ -36,7 +36,8 @@ def test_only_the_outermost_api_is_a_record(debugger):
     tool = debugger(level="L1", risk_level="ALL")
     with tool.capture():
         F.normalize(torch.ones(2, 2))
-    assert [name for name in dump_of(tool).data if not name.startswith("Torch.ones")] == ["Functional.normalize.0.forward"]
+    names = [name for name in dump_of(tool).data if not name.startswith("Torch.ones")]
+    assert names == ["Functional.normalize.0.forward"]
 
 
 def test_a_fused_attention_kernel_stays_fused_and_its_inside_unseen(debugger):

@@ -135,7 +135,7 @@ from torch import nn
 def main(tool):
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(16, 2))
+    model = nn.Sequential(nn.Linear(8, 9), nn.BatchNorm1d(9), nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(9, 2))
     parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=0.01)
     digest = hashlib.sha256()

@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
 from msprobe.kernels.triton import crc32, hash64, nonfinite, table_statistics, tensor_statistics, xor64
 from msprobe.kernels.triton.elements import ELEMENTS
 from msprobe.kernels.triton.launch_options import OPTIONS
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 TARGETS = {"cuda": GPUTarget("cuda", 90, 32), "hip": GPUTarget("hip", "gfx942", 64)}
 TYPES = {

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from msprobe.kernels.triton.crc32 import join_crc32, launch_crc32, power_of_x, reference_crc32
 from msprobe.kernels.triton.device_statistics import DeviceStatistics
 from msprobe.kernels.triton.hash64 import reference_hash64
 from msprobe.kernels.triton.nonfinite import BIT_TESTS, reference_nonfinite
 from msprobe.kernels.triton.xor64 import reference_xor64
+
 from msprobe.measure.checksums import checksum_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

@@ -112,7 +112,6 @@ def test_the_check_of_a_gpu_refuses_to_run_without_one(tmp_path: Path) -> None:
 
 def test_the_check_of_values_passes_and_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-
     from msprobe.kernels.triton import tensor_statistics
 
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

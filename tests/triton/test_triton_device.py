@@ -9,12 +9,12 @@ import warnings
 
 import pytest
 import torch
-
 from msprobe.kernels.triton.device_statistics import DeviceStatistics
 from msprobe.kernels.triton.elements import ELEMENTS
 from msprobe.kernels.triton.layouts import Rows, memory_rows
 from msprobe.kernels.triton.ring import ResultRing
 from msprobe.kernels.triton.table_statistics import build_table, reference_table_statistics
+
 from msprobe.measure.cpu import summarise, summarise_cpu
 from msprobe.measure.dtypes import describe_dtype
 from msprobe.measure.records import mean_and_norm

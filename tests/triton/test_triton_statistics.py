@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from msprobe.kernels.triton.device_statistics import DeviceStatistics, TensorStatistics
 from msprobe.kernels.triton.elements import ELEMENTS
 from msprobe.kernels.triton.tensor_statistics import MAX_CHUNKS, plan_chunks, reference_statistics
