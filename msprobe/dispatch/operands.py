@@ -96,7 +96,7 @@ def local_variable(frame: FrameType, name: str) -> Any:
     return value
 
 
-def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType) -> bool | None:  # noqa: PLR0911 - one return per kind of instruction
+def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType) -> bool | None:
     """Whether the expression that ends before ``end`` is a tensor; None if it cannot be told."""
     if not end:
         return None
