@@ -11,7 +11,7 @@ from typing import Any
 
 from parity_gradients import compare_api_gradients, compare_module_gradients
 from parity_names import Counterparts, Name, counterparts
-from parity_values import Finding, compare_value
+from parity_values import OTHER_ROUNDING, SAME_RUN, Finding, Tolerance, compare_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,17 @@ class Comparison:
         return [finding for finding in self.findings if finding.kind == kind]
 
 
-def compare_dumps(ours: Dump, peer: Dump) -> Comparison:
-    """Compare everything that the peer has written with what we have written."""
+def compare_dumps(ours: Dump, peer: Dump, *, perturbed: bool = False, peer_l1: Dump | None = None) -> Comparison:
+    """Compare everything that the peer has written with what we have written.
+
+    Parameters
+    ----------
+    ours, peer
+    perturbed
+        The peer's run did not end with the parameters of the run without a tool, ours did.
+    peer_l1
+        What the peer has written for the same step at level L1, where it changes no gradient.
+    """
     pairs = counterparts(ours.data or ours.construct, [*peer.data, *peer.construct])
     result = Comparison(len(peer.data), len(ours.data))
     for name, record in peer.data.items():
@@ -55,16 +64,29 @@ def compare_dumps(ours: Dump, peer: Dump) -> Comparison:
         if mine is None:
             result.findings.append(Finding("missing", "dump", name))
             continue
+        if pairs.reasons.get(name) == "recompute":  # early stopping of the recomputation ends the last call
+            record = {key: value for key, value in record.items() if key in mine}
         if name in pairs.reasons:
             result.findings.append(
                 Finding("documented", "dump", name, ours=pairs.ours[name], reason=pairs.reasons[name])
             )
-        result.findings += _compare_record(name, record, mine, _forward_of(pairs.ours.get(name, name), ours.data))
+        forward = _forward_of(pairs.ours.get(name, name), ours.data)
+        found = list(_compare_record(name, record, mine, forward, SAME_RUN))
+        if any(finding.kind == "different" for finding in found) and (
+            (perturbed and _agrees(name, record, mine, forward, OTHER_ROUNDING))
+            or (peer_l1 and name in peer_l1.data and _agrees(name, peer_l1.data[name], mine, forward, SAME_RUN))
+        ):
+            found = [Finding("documented", "dump", name, reason="peer-perturbs")]
+        result.findings += found
     result.findings += _compare_construct(ours.construct, peer.construct, pairs)
     result.findings += _compare_stacks(ours.stacks, peer.stacks, pairs)
     paired = {pairs.ours.get(name, name) for name in peer.data}
     result.extra = Counter(_kind_of(name) for name in ours.data if name not in paired)
     return result
+
+
+def _agrees(name: str, *compared: Any) -> bool:
+    return all(finding.kind == "documented" for finding in _compare_record(name, *compared))
 
 
 def _forward_of(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,7 +108,7 @@ def _kind_of(text: str) -> str:
 
 
 def _compare_record(
-    name: str, peer: Mapping[str, Any], ours: Mapping[str, Any], forward: Mapping[str, Any]
+    name: str, peer: Mapping[str, Any], ours: Mapping[str, Any], forward: Mapping[str, Any], tolerance: Tolerance
 ) -> Iterator[Finding]:
     parsed = Name.parse(name)
     backward = parsed is not None and parsed.side == "backward"
@@ -94,11 +116,11 @@ def _compare_record(
         if key not in ours:
             yield Finding("different", "dump", name, key, value, "absent")
         elif not backward:
-            yield from compare_value(name, key, value, ours[key])
+            yield from compare_value(name, key, value, ours[key], tolerance)
         elif name.startswith("Module."):
-            yield from compare_module_gradients(name, key, value, ours[key])
+            yield from compare_module_gradients(name, key, value, ours, forward, tolerance)
         else:
-            yield from compare_api_gradients(name, key, value, ours, forward)
+            yield from compare_api_gradients(name, key, value, ours, forward, tolerance)
 
 
 # -- hierarchy and stacks
@@ -114,7 +136,9 @@ def _compare_construct(ours: Mapping[str, Any], peer: Mapping[str, Any], pairs: 
         above = ours[mine]
         if to_peer.get(above, above) == parent:
             continue
-        if _mirrors_forward(mine, above, ours):
+        if "#recompute" in mine:
+            yield Finding("documented", "construct", child, peer=parent, ours=above, reason="recompute")
+        elif _mirrors_forward(mine, above, ours):
             yield Finding("documented", "construct", child, peer=parent, ours=above, reason="backward-parent")
         else:
             yield Finding("different", "construct", child, peer=parent, ours=above)

@@ -7,23 +7,46 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parity_names import Name
-from parity_rules import COMPOSED
-from parity_values import DEFAULT_RELATIVE, Finding, compare_value
+from parity_rules import COMPOSED, RETURN_WHAT_THEY_USE
+from parity_values import SAME_RUN, Finding, Tolerance, compare_value
 
 
-def compare_module_gradients(name: str, key: str, peer: list[Any], ours: list[Any]) -> Iterator[Finding]:
-    """Compare ``input`` or ``output`` of a module's backward record: in order, without the nulls."""
+def compare_module_gradients(
+    name: str, key: str, peer: list[Any], record: Mapping[str, Any], forward: Mapping[str, Any], tolerance: Tolerance
+) -> Iterator[Finding]:
+    """Compare ``input`` or ``output`` of a module's backward record: in order, without the nulls.
+
+    Parameters
+    ----------
+    name, key
+        Name of the peer's record, and which of its lists.
+    peer
+        That list.
+    record, forward
+        Our backward record, and our forward record of the same call.
+    tolerance
+    """
+    ours = record[key]
+    if key == "output" and _tensors(forward.get("input_kwargs")):
+        ours = ours[: len(_tensors(forward.get("input_args")))]
+        yield Finding("documented", "dump", name, key, reason="keyword-arguments")
     theirs, mine = (_present(side) for side in (peer, ours))
     if len(peer) != len(ours) and len(theirs) == len(mine):
         yield Finding("documented", "dump", name, key, len(peer), len(ours), "null-positions")
+    found = list(compare_value(name, key, theirs, mine, tolerance))
+    reason = ""
     if len(mine) == 1 < len(theirs) and _adds_up(theirs, mine[0]):
-        yield Finding("documented", "dump", name, key, peer, ours, "repeated-argument")
-        return
-    yield from compare_value(name, key, theirs, mine)
+        reason = "repeated-argument"
+    elif any(part in name for part in RETURN_WHAT_THEY_USE) and theirs and mine:
+        first = compare_value(name, key, theirs[0], mine[0], tolerance)
+        reason = "" if any(finding.kind == "different" for finding in first) else "used-inside"
+    if reason and any(finding.kind == "different" for finding in found):
+        found = [Finding("documented", "dump", name, key, peer, ours, reason)]
+    yield from found
 
 
 def compare_api_gradients(
-    name: str, key: str, peer: list[Any], record: Mapping[str, Any], forward: Mapping[str, Any]
+    name: str, key: str, peer: list[Any], record: Mapping[str, Any], forward: Mapping[str, Any], tolerance: Tolerance
 ) -> Iterator[Finding]:
     """Compare ``input`` or ``output`` of an API's backward record: each gradient of the peer has to be among ours.
 
@@ -33,16 +56,15 @@ def compare_api_gradients(
         Name of the peer's record, and which of its lists.
     peer
         That list.
-    record
-        Our backward record.
-    forward
-        Our forward record of the same call.
+    record, forward
+        Our backward record, and our forward record of the same call.
+    tolerance
     """
     ours = record[key]
-    in_place = list(compare_value(name, key, peer, ours))
+    in_place = list(compare_value(name, key, peer, ours, tolerance))
     if all(finding.kind == "documented" for finding in in_place):
         yield from in_place
-    elif not _lost(peer, ours):
+    elif not _lost(peer, ours, tolerance):
         yield Finding("documented", "dump", name, key, reason="argument-order")
     else:
         reason = _explanation(name, key, peer, record, forward)
@@ -69,12 +91,14 @@ def _explanation(name: str, key: str, peer: list[Any], record: Mapping[str, Any]
     return "last-node" if base in COMPOSED else ""
 
 
-def _lost(peer: list[Any], ours: list[Any]) -> list[Any]:
-    """Gradients of the peer that are not among ours."""
+def _lost(peer: list[Any], ours: list[Any], tolerance: Tolerance) -> list[Any]:
+    """Gradients of the peer that are not among ours; those of empty tensors say nothing."""
     free = _present(ours)
     lost = []
     for value in _present(peer):
-        match = next((mine for mine in free if _same(value, mine)), None)
+        if 0 in value["shape"]:
+            continue
+        match = next((mine for mine in free if _same(value, mine, tolerance)), None)
         if match is None:
             lost.append(value)
         else:
@@ -82,13 +106,13 @@ def _lost(peer: list[Any], ours: list[Any]) -> list[Any]:
     return lost
 
 
-def _same(peer: Any, ours: Any) -> bool:
+def _same(peer: Any, ours: Any, tolerance: Tolerance = SAME_RUN) -> bool:
     """Whether two tensors agree; the peer's gradient of a matrix may be the transpose of the argument's."""
     if isinstance(peer, dict) and isinstance(ours, dict) and ours.get("shape", [])[::-1] == peer.get("shape"):
         ours = {**ours, "shape": peer["shape"]}
     if isinstance(peer, dict) and isinstance(ours, dict):
         ours = {**ours, "requires_grad": peer.get("requires_grad")}
-    return all(finding.kind == "documented" for finding in compare_value("", "", peer, ours))
+    return all(finding.kind == "documented" for finding in compare_value("", "", peer, ours, tolerance))
 
 
 def _fits(gradients: list[Any], forward: Mapping[str, Any]) -> bool:
@@ -113,7 +137,7 @@ def _present(values: list[Any]) -> list[Any]:
 
 
 def _close(peer: float | None, ours: float | None) -> bool:
-    return peer is not None and ours is not None and math.isclose(peer, ours, rel_tol=DEFAULT_RELATIVE)
+    return peer is not None and ours is not None and math.isclose(peer, ours, rel_tol=SAME_RUN.relative)
 
 
 def _adds_up(parts: list[Any], total: Any) -> bool:
@@ -122,4 +146,4 @@ def _adds_up(parts: list[Any], total: Any) -> bool:
     if len(means) != len(parts) or None in means:
         return False
     size = max(abs(value) for value in (total["Max"], total["Min"]))
-    return math.isclose(math.fsum(means), total["Mean"], rel_tol=DEFAULT_RELATIVE, abs_tol=1e-5 * size)
+    return math.isclose(math.fsum(means), total["Mean"], rel_tol=SAME_RUN.relative, abs_tol=1e-5 * size)

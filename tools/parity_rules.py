@@ -11,9 +11,13 @@ DOCUMENTED: dict[str, str] = {
     "returned-input": "an API that returns its input has the gradient of that input, not that of the call before it",
     "view-of-base": "an in-place API on a view has the gradient of the view, not that of the whole base",
     "repeated-argument": "a tensor passed several times to one call has one gradient, the sum, at its first position",
+    "keyword-arguments": "gradients of a module's keyword arguments are listed, too, after the positional ones",
+    "used-inside": "a tensor that a module returns and also uses itself has one gradient, that of all its uses",
+    "peer-perturbs": "the peer's module hooks change the run that it records; ours is bitwise the run without a tool",
     "null-positions": "gradient lists of a module keep a null for what has no gradient",
     "backward-parent": "the parent of a backward record is the backward of the forward record's parent",
     "null-statistics": "Mean and Norm of float64, integers and complex numbers are numbers, not null",
+    "overflow": "Mean and Norm are accumulated in float64, they do not overflow before the result does",
     "signed-norm": "the Norm of a 0-dim value is its absolute value",
     "positional-type": "a positional dtype, device or other torch constant is encoded, not {}",
 }
@@ -22,10 +26,14 @@ DOCUMENTED: dict[str, str] = {
 # leaves the last operation, which is no argument of the call.
 COMPOSED = frozenset(
     """
-    Functional.cross_entropy Functional.kl_div Functional.l1_loss Functional.multi_head_attention_forward
-    Functional.normalize Functional.prelu Tensor.__matmul__ Torch.einsum Torch.outer
+    Functional.cross_entropy Functional.kl_div Functional.l1_loss Functional.linear
+    Functional.multi_head_attention_forward Functional.normalize Functional.prelu Tensor.__matmul__ Torch.einsum
+    Torch.matmul Torch.outer
     """.split()
 )
+
+# Modules that return a tensor which they also use themselves: T5's position bias.
+RETURN_WHAT_THEY_USE = (".T5Block.", ".T5LayerSelfAttention.", ".T5LayerCrossAttention.", ".T5Attention.")
 
 # dtypes for which the peer leaves Mean and Norm null.
 NULL_AT_PEER = ("float64", "int", "uint", "complex", "bool")

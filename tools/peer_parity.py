@@ -60,8 +60,7 @@ def main() -> int:
     comparisons: dict[str, Comparison] = {}
     try:
         for scenario in SCENARIOS if options.model == "all" else [options.model]:
-            for level in LEVELS if options.level == "all" else [options.level]:
-                comparisons |= _run_both(scenario, level, options)
+            comparisons |= _compare_scenario(scenario, options)
     except RunError as error:
         console.print(f"[red]{error}", markup=True, highlight=False)
         return 2
@@ -90,24 +89,66 @@ def _arguments() -> argparse.Namespace:
 # -- running
 
 
-def _run_both(scenario: str, level: str, options: argparse.Namespace) -> dict[str, Comparison]:
-    """Comparisons of the steps of one scenario at one level, by title."""
-    with tempfile.TemporaryDirectory(prefix="parity_") as folder:
-        ours = _run(sys.executable, Path(folder) / "ours", scenario, level, options)
-        peer = _run(options.peer_python, Path(folder) / "peer", scenario, level, options)
-        if ours["tool"] == peer["tool"]:
-            raise RunError(f"both runs imported msprobe from {ours['tool']}: --peer-python needs its own environment")
-        found = {}
-        for step in ours["steps"].keys() | peer["steps"].keys():
-            dumps = [Dump.read(Path(side["steps"][step])) for side in (ours, peer)]
-            found[f"{scenario} {level} {step}"] = compare_dumps(*dumps)
-        return dict(sorted(found.items()))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A finished training run.
+
+    Attributes
+    ----------
+    tool : str
+        Where msprobe was imported from.
+    parameters : str
+        Hash of the trained parameters.
+    steps : dict
+        Name of each step's folder -> what it holds.
+    """
+
+    tool: str
+    parameters: str
+    steps: dict[str, Dump]
 
 
-def _run(python: str, folder: Path, scenario: str, level: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run the script under one tool; returns where the tool came from and the folder of each step."""
-    folder.mkdir()
-    section = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": options.summary_mode}
+def _compare_scenario(scenario: str, options: argparse.Namespace) -> dict[str, Comparison]:
+    """Comparisons of one scenario by title: level and step."""
+    levels = LEVELS if options.level == "all" else (options.level,)
+    plain = _run(sys.executable, scenario, None, options)
+    peers = {level: _run(options.peer_python, scenario, level, options) for level in {*levels, "L1"}}
+    comparisons = {}
+    for level in levels:
+        ours, peer = _run(sys.executable, scenario, level, options), peers[level]
+        if ours.tool == peer.tool:
+            raise RunError(f"both runs imported msprobe from {ours.tool}: --peer-python needs its own environment")
+        if ours.parameters != plain.parameters:
+            raise RunError(f"{scenario} at level {level}: our run ended with other parameters than the run without us")
+        for step in sorted(peer.steps):
+            comparisons[f"{scenario} {level} {step}"] = compare_dumps(
+                ours.steps[step],
+                peer.steps[step],
+                perturbed=peer.parameters != plain.parameters,
+                peer_l1=peers["L1"].steps[step],
+            )
+    return comparisons
+
+
+def _run(python: str, scenario: str, level: str | None, options: argparse.Namespace) -> Run:
+    """Run the script once, without recording if ``level`` is None."""
+    # A PYTHONPATH that leads to one of the tools would hide the other.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory(prefix="parity_") as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(json.dumps(_config(folder, level, options)), encoding="utf-8")
+        command = [python, str(SCRIPT), scenario, "config.json" if level else "none", "manifest.json"]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
+        )
+        if done.returncode:
+            raise RunError(f"{scenario}, level {level}, {python}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        steps = {step.name: Dump.read(next(step.iterdir())) for step in (folder / "dump").glob("step*")}
+    return Run(manifest["tool"], manifest["parameters"], steps)
+
+
+def _config(folder: Path, level: str | None, options: argparse.Namespace) -> dict[str, Any]:
     config: dict[str, Any] = {
         "task": options.task,
         "dump_path": str(folder / "dump"),
@@ -117,22 +158,8 @@ def _run(python: str, folder: Path, scenario: str, level: str, options: argparse
         "risk_level": options.risk_level,
     }
     if options.task != "structure":
-        config[options.task] = section
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    # A PYTHONPATH that leads to one of the tools would hide the other.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [python, str(SCRIPT), scenario, "config.json", "manifest.json"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
-    )
-    if done.returncode:
-        raise RunError(
-            f"{scenario} at level {level} under {python} ended with {done.returncode}:\n{done.stderr[-3000:]}"
-        )
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
-    steps = (folder / "dump").glob("step*")
-    manifest["steps"] = {step.name: str(next(step.iterdir())) for step in steps}
-    return manifest
+        config[options.task] = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": options.summary_mode}
+    return config
 
 
 def _without_entry(limitations: Path) -> list[str]:

@@ -183,14 +183,14 @@ class ValueEncoder:
         if len(parents) >= DEPTH_LIMIT:
             return {"type": "truncated", "reason": f"nested deeper than {DEPTH_LIMIT}"}
         inside = (*parents, id(value))
+        if _is_record(value):  # also one that is a mapping: the outputs of transformers, whose unset fields count
+            names = [field.name for field in dataclasses.fields(value)]
+            return self._pairs(((name, getattr(value, name)) for name in names), path, inside)
         if isinstance(value, Mapping):
             return self._pairs(value.items(), path, inside)
         if hasattr(value, "_fields"):
             return self._pairs(zip(value._fields, value, strict=True), path, inside)
-        if isinstance(value, list | tuple):
-            return self._items(value, path, inside)
-        names = [field.name for field in dataclasses.fields(value)]
-        return self._pairs(((name, getattr(value, name)) for name in names), path, inside)
+        return self._items(value, path, inside)
 
     def _other(self, value: Any, path: str | None, parents: Parents) -> Any:
         """Encode a value whose exact type is not known: subclasses first, then None for everything unknown."""

@@ -260,7 +260,8 @@ def test_model_outputs_and_mappings_are_objects() -> None:
     from transformers.tokenization_utils_base import BatchEncoding
 
     found = encode(CausalLMOutput(logits=torch.ones(2)))
-    assert list(found) == ["logits"]
+    assert list(found) == ["loss", "logits", "hidden_states", "attentions"]
+    assert found["loss"] is None
     assert found["logits"]["Max"] == 1.0
     assert encode(BatchEncoding({"ids": torch.ones(2)}))["ids"]["Max"] == 1.0
     assert list(encode(collections.OrderedDict(a=1))) == ["a"]

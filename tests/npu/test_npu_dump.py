@@ -125,7 +125,7 @@ def test_reading_back_while_the_step_goes_on_loses_and_mixes_nothing(debugger: M
     over = threading.Event()
 
     def read_back() -> None:
-        while not over.is_set():
+        while not over.wait(0.005):
             writer = made._adapter.capture.writer
             if writer is not None:
                 writer.flush()
