@@ -66,4 +66,4 @@ $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NAT
 	touch $@
 
 clean:
-	rm -rf .venv .venv-triton .venv-npu build *.egg-info demo_output kernels/*.so
+	rm -rf .venv .venv-triton .venv-npu build *.egg-info demo_output kernels/*.so kernels/npu/*.so

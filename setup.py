@@ -8,6 +8,7 @@ skips it (a wheel for every platform).
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,6 +82,9 @@ def native_extension() -> Extension:
         extra_link_args=["-pthread", "-ldl"],
     )
 
+
+if os.environ.get("MSPROBE_BUILD_NPU") == "1":  # needs torch_npu, so `pip install --no-build-isolation`
+    subprocess.run([sys.executable, "kernels/npu/build.py"], check=True)
 
 if os.environ.get("MSPROBE_NO_NATIVE") == "1":
     setup()

@@ -59,13 +59,13 @@ def compare_dumps(ours: Dump, peer: Dump, *, perturbed: bool = False, peer_l1: D
     """
     pairs = counterparts(ours.data or ours.construct, [*peer.data, *peer.construct])
     result = Comparison(len(peer.data), len(ours.data))
-    for name, record in peer.data.items():
+    for name, written in peer.data.items():
         mine = ours.data.get(pairs.ours.get(name, name))
         if mine is None:
             result.findings.append(Finding("missing", "dump", name))
             continue
-        if pairs.reasons.get(name) == "recompute":  # early stopping of the recomputation ends the last call
-            record = {key: value for key, value in record.items() if key in mine}
+        stopped = pairs.reasons.get(name) == "recompute"  # a recomputation is left in the middle of its last call
+        record = {key: value for key, value in written.items() if key in mine or not stopped}
         if name in pairs.reasons:
             result.findings.append(
                 Finding("documented", "dump", name, ours=pairs.ours[name], reason=pairs.reasons[name])

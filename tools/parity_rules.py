@@ -27,8 +27,8 @@ DOCUMENTED: dict[str, str] = {
 COMPOSED = frozenset(
     """
     Functional.cross_entropy Functional.kl_div Functional.l1_loss Functional.linear
-    Functional.multi_head_attention_forward Functional.normalize Functional.prelu Tensor.__matmul__ Torch.einsum
-    Torch.matmul Torch.outer
+    Functional.multi_head_attention_forward Functional.normalize Functional.prelu
+    Functional.scaled_dot_product_attention Tensor.__matmul__ Torch.einsum Torch.matmul Torch.outer
     """.split()
 )
 

@@ -212,10 +212,14 @@ class CallSites:
         if opname in CALLS:
             symbol = "abs()" if _calls_builtin("abs", instructions, index) else ""
         function, dunder = OPERATORS.get(symbol, ("", ""))
+        onto_number = function == f"{api.name}_"  # `total += a` where total is a number
+        if onto_number:
+            function, dunder = OPERATORS[symbol.removesuffix("=")]
         if function != api.name or not (opname in CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
             return api
-        if dunder in REFLECTED and _with_number(args) and tensor_is_right_operand(instructions, index, frame):
-            dunder = REFLECTED[dunder]
+        if dunder in REFLECTED and _with_number(args):
+            if onto_number or tensor_is_right_operand(instructions, index, frame):
+                dunder = REFLECTED[dunder]
         return api.renamed(dunder)
 
 

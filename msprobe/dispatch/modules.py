@@ -144,6 +144,8 @@ class ModuleHooks:
                 capture.failed(f"outputs of {opened.call.base}", failure)
 
     def _enter(self, module: torch.nn.Module, args: Sequence[Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         base = self._by_global_hook.get(id(module))
         frame = sys._getframe(1)
         if base is not None:
@@ -218,7 +220,8 @@ class _Before(VanishingHook):
         self._base = base
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        self.hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
+        if not torch.compiler.is_compiling():  # a compiler traces its own way; the hook leaves nothing in its graph
+            self.hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
 
 
 class _After(VanishingHook):
@@ -230,4 +233,5 @@ class _After(VanishingHook):
         self._hooks = hooks
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self._hooks.end(module, output)
+        if not torch.compiler.is_compiling():
+            self._hooks.end(module, output)

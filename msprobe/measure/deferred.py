@@ -8,6 +8,7 @@ here waits for the device before that.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -35,15 +36,24 @@ WITHOUT_FLOAT64 = frozenset({"npu", "mps"})
 
 
 class _Ring:
-    """Result rows of one device and stream: [max, min, sum, squares, scale] and [max, min, nan, inf, zero]."""
+    """Result rows of one device and stream: [max, min, sum, squares, scale] and [max, min, nan, inf, zero].
 
-    __slots__ = ("device", "floats", "ints", "used")
+    The first `used` rows are given out, `done` of them are read back; when all are, they are given out again.
+    """
+
+    __slots__ = ("device", "done", "floats", "ints", "used")
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.used = 0
+        self.used = self.done = 0
         self.floats = torch.zeros(RING_ROWS, 5, dtype=accumulation_dtype(device), device=device)
         self.ints = torch.zeros(RING_ROWS, 5, dtype=torch.int64, device=device)
+
+    def release(self, count: int) -> None:
+        """Count rows as read back. Rows that are still being filled keep the others from being given out again."""
+        self.done += count
+        if self.done == self.used:
+            self.used = self.done = 0
 
 
 class _PendingStatistics(NamedTuple):
@@ -95,7 +105,13 @@ class DeferredRows:
             ring = self._ring(tensor.device)
             row = ring.used
             ring.used += 1
-        repeats = _launch(tensor, info, ring, row, zeros=self._zeros)
+        # Without the lock: `resolve` in another thread holds it for moments only, and never waits for a launch.
+        try:
+            repeats = _launch(tensor, info, ring, row, zeros=self._zeros)
+        except BaseException:
+            with self._lock:
+                ring.release(1)
+            raise
         with self._lock:
             self._pending.append(_PendingStatistics(ring, row, info, tensor.numel(), repeats, sink))
 
@@ -111,13 +127,14 @@ class DeferredRows:
         with self._lock:
             pending, self._pending = self._pending, []
             sums, self._checksums = self._checksums, []
-            rings = [ring for group in self._rings.values() for ring in group if ring.used]
-            if not pending and not sums:
-                return
-            with Quiet():
-                self._finish(pending, sums, rings)
-            for ring in rings:
-                ring.used = 0
+        if not pending and not sums:
+            return
+        rows = Counter(item.ring for item in pending)
+        with Quiet():
+            self._finish(pending, sums, list(rows))
+        with self._lock:
+            for ring, count in rows.items():
+                ring.release(count)
 
     def _ring(self, device: torch.device) -> _Ring:
         module = torch.get_device_module(device)

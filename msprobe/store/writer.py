@@ -274,12 +274,13 @@ class StepWriter:
             self._drop_pending()
             self._files.notes.warn("late", f"records that came after the end of the step {self.folder} were dropped")
             return
+        # Counted first: what another thread adds from here on is not resolved yet and waits for the next flush.
+        count = len(self._records)
         if self._resolve is not None:
             try:
                 self._resolve()
             except Exception as error:  # noqa: BLE001 - a callback of the caller; the records are still worth writing
                 self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
-        count = len(self._records)
         for start in range(0, count, _CHUNK):
             self._write_records(self._records[start : min(start + _CHUNK, count)])
         del self._records[:count]
