@@ -217,9 +217,9 @@ class CallSites:
             function, dunder = OPERATORS[symbol.removesuffix("=")]
         if function != api.name or not (opname in CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
             return api
-        if dunder in REFLECTED and _with_number(args):
-            if onto_number or tensor_is_right_operand(instructions, index, frame):
-                dunder = REFLECTED[dunder]
+        number = dunder in REFLECTED and _with_number(args)
+        if number and (onto_number or tensor_is_right_operand(instructions, index, frame)):
+            dunder = REFLECTED[dunder]
         return api.renamed(dunder)
 
 

@@ -155,6 +155,8 @@ class ModuleHooks:
             self._switch_mode(module, args, _keywords(frame) if isinstance(module, FUSED) else {})
 
     def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._follow_all or id(module) in self._by_global_hook or isinstance(module, FUSED):
             self.end(module, output)
 
