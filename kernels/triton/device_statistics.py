@@ -12,51 +12,38 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from msprobe.kernels.triton.crc32 import LIMIT, finish_crc32, launch_crc32, power_table
+from msprobe.kernels.triton.crc32 import LIMIT, launch_crc32, power_table
 from msprobe.kernels.triton.elements import ELEMENTS, Element
-from msprobe.kernels.triton.hash64 import finish_hash64, launch_hash64
+from msprobe.kernels.triton.hash64 import launch_hash64
 from msprobe.kernels.triton.layouts import Rows, memory_rows
 from msprobe.kernels.triton.nonfinite import BIT_TESTS, launch_nonfinite
+from msprobe.kernels.triton.results import (
+    Checksum,
+    Floats,
+    Result,
+    TensorStatistics,
+    Words,
+    read_checksum,
+    read_first_word,
+    read_statistics,
+)
 from msprobe.kernels.triton.ring import ResultRing, Run
 from msprobe.kernels.triton.table_statistics import launch_table_statistics
-from msprobe.kernels.triton.tensor_statistics import SCRATCH_WORDS, Reduction, launch_tensor_statistics
+from msprobe.kernels.triton.tensor_statistics import SCRATCH_WORDS, launch_tensor_statistics
 from msprobe.kernels.triton.xor64 import launch_xor64
 
-Checksum: TypeAlias = Literal["xor", "hash", "crc32"]
+__all__ = ["BLOCK_ROWS", "COPY_LIMIT", "Checksum", "DeviceStatistics", "Result", "TensorStatistics", "is_capturing"]
 
 #: Rows that are copied at a time.
 BLOCK_ROWS = 4096
 #: A tensor up to this many bytes that is not contiguous is copied on the device for its checksum.
 COPY_LIMIT = 1 << 30
 _NO_ROWS = "strides without equal rows"
-_SIGN = 1 << 63
-_MASK = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TensorStatistics:
-    """What a kernel found out about a tensor.
-
-    Attributes
-    ----------
-    reduction
-        Max, min, sum, sum of squares, and counts of NaN, Inf and zero of all elements; extremes of integers are ints.
-        With a NaN the first four are NaN.
-    scale
-        The mean is ``scale * sum / numel`` and the norm ``scale * sqrt(squares)``. Not 1 only when squares would leave
-        the range of float64.
-    """
-
-    reduction: Reduction
-    scale: float
-
-
-Result: TypeAlias = TensorStatistics | int
-Words: TypeAlias = list[int]
-Floats: TypeAlias = list[float]
 _Finish: TypeAlias = Callable[[Words, Floats], Result]
 _Launch: TypeAlias = "Callable[[_Stream, Run, int], None]"
 
@@ -137,7 +124,7 @@ class DeviceStatistics:
                 tensor, layout, element, rows=run.rows, row=run.first, scratch=stream.scratch, zeros=self._zeros
             )
 
-        return self._queue_one(tensor.device, launch, partial(_read_statistics, element, layout.repeats))
+        return self._queue_one(tensor.device, launch, partial(read_statistics, element, layout.repeats))
 
     def submit_many(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
         """Launch the statistics of tensors with at least one element each, with one kernel per device and dtype."""
@@ -158,7 +145,7 @@ class DeviceStatistics:
     def submit_checksum(self, mode: Checksum, tensor: torch.Tensor) -> int | None:
         """Launch a checksum of the bytes in logical order; the result is an int (see `xor64`, `hash64`, `crc32`)."""
         nbytes = tensor.numel() * tensor.itemsize
-        finish = partial(_read_checksum, mode, nbytes, tuple(tensor.shape))
+        finish = partial(read_checksum, mode, nbytes, tuple(tensor.shape))
         if not nbytes:
             return self._append(finish)
         if mode == "crc32" and nbytes > LIMIT:
@@ -183,7 +170,7 @@ class DeviceStatistics:
     def submit_probe(self, tensor: torch.Tensor) -> int | None:
         """Launch the search for a NaN or an infinity; the result is 1 if there is one, else 0."""
         if tensor.dtype not in BIT_TESTS or not tensor.numel():
-            return self._append(_read_first_word)
+            return self._append(read_first_word)
         layout = memory_rows(tensor)
         if layout is None:
             self._refuse(_NO_ROWS)
@@ -192,7 +179,7 @@ class DeviceStatistics:
         def launch(_stream: _Stream, run: Run, _: int) -> None:
             launch_nonfinite(tensor, layout, rows=run.rows, row=run.first)
 
-        return self._queue_one(tensor.device, launch, _read_first_word)
+        return self._queue_one(tensor.device, launch, read_first_word)
 
     def flush(self) -> list[Result]:
         """Wait for the launched kernels and return the results; slot numbers, from 0 again afterwards, index them."""
@@ -216,7 +203,7 @@ class DeviceStatistics:
             part = tensors[done : done + run.count]
             launch_table_statistics(part, element, rows=run.rows, row=run.first, zeros=self._zeros)
 
-        found = self._queue(tensors[0].device, launch, partial(_read_statistics, element, 1), len(tensors))
+        found = self._queue(tensors[0].device, launch, partial(read_statistics, element, 1), len(tensors))
         return [None] * len(tensors) if found is None else found
 
     def _readable(self, tensor: torch.Tensor) -> tuple[Element, Rows] | None:
@@ -257,6 +244,9 @@ class DeviceStatistics:
                     positions = range(run.position, run.position + run.count)
                     self._pending += [_Pending(stream, position, finish) for position in positions]
                     done += run.count
+            except torch.OutOfMemoryError:  # a passing state, unlike the failures below
+                self._refuse("out of device memory", count)
+                return None
             except Exception as error:  # noqa: BLE001 - whatever stops a compilation must not stop the training
                 self.failure = f"the Triton kernel failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 self._refuse(self.failure, count)
@@ -302,24 +292,3 @@ def _read(item: _Pending, words: dict[int, list[Words]], floats: dict[int, list[
         return item.finish([0], [0.0])
     key = id(item.stream)
     return item.finish(words[key][item.position], floats[key][item.position])
-
-
-def _read_statistics(element: Element, repeats: int, words: Words, floats: Floats) -> TensorStatistics:
-    largest, smallest, total, squares = floats[:4]
-    if element.family == "integer":
-        offset = _SIGN if element.decode == "uint64" else 0
-        largest, smallest = words[0] + offset, words[1] + offset
-    nan, inf, zero = (count * repeats for count in words[4:7])
-    return TensorStatistics((largest, smallest, total * repeats, squares * repeats, nan, inf, zero), floats[7])
-
-
-def _read_checksum(mode: Checksum, nbytes: int, shape: Sequence[int], words: Words, _: Floats) -> int:
-    if mode == "xor":
-        return words[0] & _MASK
-    if mode == "hash":
-        return finish_hash64(words[0], nbytes, shape)
-    return finish_crc32(words[0], nbytes) if nbytes else 0
-
-
-def _read_first_word(words: Words, _: Floats) -> int:
-    return words[0]

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from msprobe.core.names import CallName
 from msprobe.dispatch.fused_inference import FUSED, takes_fused_path, watched_for_hooks
+from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.operands import local_variable
@@ -58,6 +60,8 @@ class ModuleHooks:
         self._handles: list[RemovableHandle] = []
         self._by_global_hook: dict[int, str] = {}
         self._follow_all = False
+        self._hooks_of: WeakKeyDictionary[torch.nn.Module, tuple[_Before, _After, HookIds]] = WeakKeyDictionary()
+        self._global_ids = HookIds()
 
     def record(self, models: Sequence[torch.nn.Module]) -> None:
         """Record every module below ``models``."""
@@ -79,9 +83,14 @@ class ModuleHooks:
 
     def record_one(self, base: str, module: torch.nn.Module) -> None:
         """Record the calls of one module under the name ``base``."""
-        self._handles += (
-            module.register_forward_pre_hook(_Before(self, base), with_kwargs=True),
-            module.register_forward_hook(_After(self), with_kwargs=True, always_call=True),
+        before, after, ids = self._hooks_of.get(module) or (_Before(self, base), _After(self), HookIds())
+        self._hooks_of[module] = before, after, ids
+        before.base = base
+        self._handles += ids.register(
+            (
+                lambda: module.register_forward_pre_hook(before, with_kwargs=True),
+                lambda: module.register_forward_hook(after, with_kwargs=True, always_call=True),
+            )
         )
 
     def follow(self) -> None:
@@ -90,9 +99,11 @@ class ModuleHooks:
         self._add_global_hooks()
 
     def _add_global_hooks(self) -> None:
-        self._handles += (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
+        self._handles += self._global_ids.register(
+            (
+                lambda: register_module_forward_pre_hook(self._enter),
+                lambda: register_module_forward_hook(self._leave, always_call=True),
+            )
         )
 
     def remove(self) -> None:
@@ -215,15 +226,15 @@ def _runs_only_torch_code(module: torch.nn.Module) -> bool:
 class _Before(VanishingHook):
     """Forward pre-hook of one module."""
 
-    __slots__ = ("_base", "hooks")
+    __slots__ = ("base", "hooks")
 
     def __init__(self, hooks: ModuleHooks, base: str) -> None:
         self.hooks = hooks
-        self._base = base
+        self.base = base
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():  # a compiler traces its own way; the hook leaves nothing in its graph
-            self.hooks.begin(self._base, module, args, kwargs, sys._getframe(1))
+            self.hooks.begin(self.base, module, args, kwargs, sys._getframe(1))
 
 
 class _After(VanishingHook):
