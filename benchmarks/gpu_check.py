@@ -108,24 +108,31 @@ def check_values(cases: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     wrong: list[str] = []
     kernels = DeviceStatistics(zeros=True, rows=64)
     for name, tensor in cases:
-        slots = [kernels.submit(tensor), kernels.submit(tensor), *kernels.submit_many([tensor, tensor])]
-        sums = [kernels.submit_checksum(mode, tensor) for mode in ("xor", "hash", "crc32")]
-        probe = kernels.submit_probe(tensor)
-        if None in (*slots, *sums, probe):
+        found: list[Any] = []
+        add = found.append
+        taken = [
+            kernels.submit(tensor, add),
+            kernels.submit(tensor, add),
+            *kernels.submit_many([tensor] * 2, [add] * 2),
+        ]
+        taken += [kernels.submit_checksum(mode, tensor, add) for mode in ("xor", "hash", "crc32")]
+        taken.append(kernels.submit_probe(tensor, add))
+        kernels.flush()
+        if not all(taken):
             wrong.append(f"{name}: refused ({kernels.failure or dict(kernels.refused)})")
-            kernels.flush()
             continue
-        results = kernels.flush()
+        statistics, (xor, hashed, crc, probe) = found[:4], found[4:]
         host = tensor.cpu()
-        if len({str(results[slot]) for slot in slots}) != 1:
+        expected = reference_statistics(host)
+        if len(set(map(str, statistics))) != 1:
             wrong.append(f"{name}: not the same bits every time")
-        if not close(results[slots[0]].reduction, reference_statistics(host), tensor.numel()):
-            wrong.append(f"{name}: {results[slots[0]]} instead of {reference_statistics(host)}")
-        texts = [f"0x{results[sums[0]]:016x}", f"0x{results[sums[1]]:016x}", f"{results[sums[2]]:08x}"]
+        if not close(statistics[0].reduction, expected, tensor.numel()):
+            wrong.append(f"{name}: {statistics[0]} instead of {expected}")
+        texts = [f"0x{xor:016x}", f"0x{hashed:016x}", f"{crc:08x}"]
         if texts != [checksum_cpu(mode, (host,)) for mode in ("xor", "hash", "md5")]:
             wrong.append(f"{name}: checksums {texts}")
-        if results[probe] != reference_nonfinite(host):
-            wrong.append(f"{name}: probe {results[probe]}")
+        if probe != reference_nonfinite(host):
+            wrong.append(f"{name}: probe {probe}")
     return wrong
 
 
@@ -136,15 +143,15 @@ def check_streams(device: torch.device) -> list[str]:
     kernels = DeviceStatistics()
     streams = [torch.cuda.Stream(device), torch.cuda.Stream(device)]
     torch.cuda.synchronize(device)
-    slots = []
+    found: list[Any] = []
     for index in range(200):
         with torch.cuda.stream(streams[index % 2]):
             tensor = torch.full((1 << 20,), float(index), device=device)
-            slots.append(kernels.submit(tensor))
+            kernels.submit(tensor, found.append)
             tensor.zero_()
-    results = kernels.flush()
-    found = [results[slot].reduction[:2] for slot in slots]
-    return [] if found == [(index, index) for index in range(200)] else [f"two streams: {found}"]
+    kernels.flush()
+    extremes = [item.reduction[:2] for item in found]
+    return [] if extremes == [(index, index) for index in range(200)] else [f"two streams: {extremes}"]
 
 
 def median_ms(run: Callable[[], object], repeats: int = 20) -> float:
@@ -169,6 +176,10 @@ def four_operations(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensor.max(), tensor.min(), tensor.mean(), tensor.norm()
 
 
+def ignore(_: object) -> None:
+    """Take a result that nobody looks at."""
+
+
 def bandwidth(device: torch.device) -> list[Speed]:
     """Return the speed of kernels and of torch operations on tensors of every size."""
     from msprobe.kernels.triton.device_statistics import DeviceStatistics
@@ -179,11 +190,11 @@ def bandwidth(device: torch.device) -> list[Speed]:
         for numel in SIZES.values():
             tensor = torch.randn(numel, device=device, dtype=dtype)
             runs: dict[str, Callable[[], object]] = {
-                "statistics": partial(kernels.submit, tensor),
-                "xor": partial(kernels.submit_checksum, "xor", tensor),
-                "hash": partial(kernels.submit_checksum, "hash", tensor),
-                "crc32": partial(kernels.submit_checksum, "crc32", tensor),
-                "probe": partial(kernels.submit_probe, tensor),
+                "statistics": partial(kernels.submit, tensor, ignore),
+                "xor": partial(kernels.submit_checksum, "xor", tensor, ignore),
+                "hash": partial(kernels.submit_checksum, "hash", tensor, ignore),
+                "crc32": partial(kernels.submit_checksum, "crc32", tensor, ignore),
+                "probe": partial(kernels.submit_probe, tensor, ignore),
                 "torch.sum": tensor.sum,
                 "4 torch ops": partial(four_operations, tensor),
             }
@@ -215,15 +226,15 @@ def host_times(device: torch.device) -> dict[str, float]:
 
     def read_back() -> None:
         for tensor in tensors:
-            kernels.submit(tensor)
+            kernels.submit(tensor, ignore)
         kernels.flush()
 
     return {
-        "submit": timed(lambda: [kernels.submit(tensor) for tensor in tensors], 2000),
+        "submit": timed(lambda: [kernels.submit(tensor, ignore) for tensor in tensors], 2000),
         "submit and flush": timed(read_back, 2000),
         "4 torch ops": timed(lambda: [four_operations(tensor) for tensor in tensors], 2000),
         "4 torch ops and item()": timed(lambda: [[v.item() for v in four_operations(t)] for t in tensors], 2000),
-        "table of 300": timed(lambda: (kernels.submit_many(sweep), kernels.flush()), 300),
+        "table of 300": timed(lambda: (kernels.submit_many(sweep, [ignore] * len(sweep)), kernels.flush()), 300),
         "torch._foreach_norm of 300": timed(lambda: [v.item() for v in torch._foreach_norm(sweep)], 300),
     }
 

@@ -17,7 +17,7 @@ DOCUMENTED: dict[str, str] = {
     "null-positions": "gradient lists of a module keep a null for what has no gradient",
     "backward-parent": "the parent of a backward record is the backward of the forward record's parent",
     "null-statistics": "Mean and Norm of float64, integers and complex numbers are numbers, not null",
-    "overflow": "Mean and Norm are accumulated in float64, they do not overflow before the result does",
+    "accumulation": "Mean and Norm are accumulated in float64: nothing overflows or underflows on the way",
     "signed-norm": "the Norm of a 0-dim value is its absolute value",
     "positional-type": "a positional dtype, device or other torch constant is encoded, not {}",
 }
@@ -32,8 +32,14 @@ COMPOSED = frozenset(
     """.split()
 )
 
-# Modules that return a tensor which they also use themselves: T5's position bias.
-RETURN_WHAT_THEY_USE = (".T5Block.", ".T5LayerSelfAttention.", ".T5LayerCrossAttention.", ".T5Attention.")
+# Modules that return a tensor which they also use themselves: T5's position bias, a router's logits.
+RETURN_WHAT_THEY_USE = (
+    ".T5Block.",
+    ".T5LayerSelfAttention.",
+    ".T5LayerCrossAttention.",
+    ".T5Attention.",
+    ".MixtralModel.",
+)
 
 # dtypes for which the peer leaves Mean and Norm null.
 NULL_AT_PEER = ("float64", "int", "uint", "complex", "bool")

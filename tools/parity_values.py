@@ -10,7 +10,7 @@ from typing import Any
 from parity_rules import NULL_AT_PEER
 
 STATISTICS = ("Max", "Min", "Mean", "Norm")
-FLOAT32_MAX = 3.4e38
+FLOAT32_MIN, FLOAT32_MAX = 1.2e-38, 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ def _compare_statistic(
             return
         if key == "Norm" and peer["shape"] == [] and math.isclose(-theirs, mine, rel_tol=tolerance.relative):
             reason = "signed-norm"
-        elif math.isinf(theirs) and _overflows(key, peer, mine):
-            reason = "overflow"
+        elif _out_of_range(key, peer, mine):
+            reason = "accumulation"
     yield Finding("documented" if reason else kind, "dump", name, f"{path}.{key}", theirs, mine, reason)
 
 
@@ -120,10 +120,12 @@ def _close(key: str, peer: Mapping[str, Any], ours: Mapping[str, Any], tolerance
     return math.isclose(peer[key], ours[key], rel_tol=relative, abs_tol=absolute)
 
 
-def _overflows(key: str, peer: Mapping[str, Any], ours: float) -> bool:
-    """Whether a sum in float32 overflows on the way to the statistic that we have."""
+def _out_of_range(key: str, peer: Mapping[str, Any], ours: float) -> bool:
+    """Whether the peer has infinity or zero because float32 cannot hold a sum on the way to what we have."""
     total = ours * ours if key == "Norm" else abs(ours) * math.prod(peer["shape"])
-    return math.isfinite(ours) and total > FLOAT32_MAX
+    if peer[key] == 0.0:
+        return 0.0 < total < FLOAT32_MIN
+    return math.isinf(peer[key]) and math.isfinite(ours) and total > FLOAT32_MAX
 
 
 def _numbers(*values: Any) -> bool:

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from msprobe.kernels.triton.crc32 import LIMIT, launch_crc32, power_table
@@ -23,19 +22,17 @@ from msprobe.kernels.triton.nonfinite import BIT_TESTS, launch_nonfinite
 from msprobe.kernels.triton.results import (
     Checksum,
     Floats,
-    Result,
     TensorStatistics,
     Words,
     read_checksum,
-    read_first_word,
     read_statistics,
 )
-from msprobe.kernels.triton.ring import ResultRing, Run
+from msprobe.kernels.triton.ring import ResultRing, Run, read_blocks
 from msprobe.kernels.triton.table_statistics import launch_table_statistics
 from msprobe.kernels.triton.tensor_statistics import SCRATCH_WORDS, launch_tensor_statistics
 from msprobe.kernels.triton.xor64 import launch_xor64
 
-__all__ = ["BLOCK_ROWS", "COPY_LIMIT", "Checksum", "DeviceStatistics", "Result", "TensorStatistics", "is_capturing"]
+__all__ = ["BLOCK_ROWS", "COPY_LIMIT", "Checksum", "DeviceStatistics", "TensorStatistics", "is_capturing"]
 
 #: Rows that are copied at a time.
 BLOCK_ROWS = 4096
@@ -43,18 +40,19 @@ BLOCK_ROWS = 4096
 COPY_LIMIT = 1 << 30
 _NO_ROWS = "strides without equal rows"
 
-
-_Finish: TypeAlias = Callable[[Words, Floats], Result]
+StatisticsSink: TypeAlias = Callable[[TensorStatistics], None]
+NumberSink: TypeAlias = Callable[[int], None]
+_Deliver: TypeAlias = Callable[[Words, Floats], None]
 _Launch: TypeAlias = "Callable[[_Stream, Run, int], None]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Where the row of a slot is and how to read it; without a ring the result needs no row."""
+    """Where a row is and who gets what it means; without a stream there is no row to wait for."""
 
     stream: _Stream | None
     position: int
-    finish: _Finish
+    deliver: _Deliver
 
 
 class _Stream:
@@ -80,11 +78,14 @@ class _Stream:
 
 
 class DeviceStatistics:
-    """Launches kernels and hands out slots; `flush` returns one result per slot.
+    """Launches kernels, and hands their results to sinks in `flush`.
 
-    Every ``submit`` method returns None for a tensor that it does not read; `refused` then counts the reason, and the
-    caller measures the tensor in another way. Tensors are strided, own memory, and belong to one of the devices that
-    `availability.triton_availability` serves. Safe for threads; call it with autograd and torch modes off.
+    Every ``submit`` method returns whether it took the tensor. If not, `refused` counts the reason, and the caller
+    measures the tensor in another way. Tensors are strided, own memory, and belong to one of the devices that
+    `availability.triton_availability` serves. Call it with autograd and torch modes off.
+
+    Safe for threads: one may flush while others submit, and nobody waits for the device but who flushes. Sinks run in
+    the flushing thread and must not raise.
 
     Parameters
     ----------
@@ -112,11 +113,11 @@ class DeviceStatistics:
         self.refused: Counter[str] = Counter()
         self.failure: str | None = None
 
-    def submit(self, tensor: torch.Tensor) -> int | None:
-        """Launch the statistics of a tensor with at least one element; the result is a `TensorStatistics`."""
+    def submit(self, tensor: torch.Tensor, sink: StatisticsSink) -> bool:
+        """Launch the statistics of a tensor with at least one element."""
         read = self._readable(tensor)
         if read is None:
-            return None
+            return False
         element, layout = read
 
         def launch(stream: _Stream, run: Run, _: int) -> None:
@@ -124,37 +125,42 @@ class DeviceStatistics:
                 tensor, layout, element, rows=run.rows, row=run.first, scratch=stream.scratch, zeros=self._zeros
             )
 
-        return self._queue_one(tensor.device, launch, partial(read_statistics, element, layout.repeats))
+        return self._queue(tensor.device, launch, [_to_statistics(element, layout.repeats, sink)])
 
-    def submit_many(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    def submit_many(self, tensors: Sequence[torch.Tensor], sinks: Sequence[StatisticsSink]) -> list[bool]:
         """Launch the statistics of tensors with at least one element each, with one kernel per device and dtype."""
-        slots: list[int | None] = [None] * len(tensors)
+        taken = [False] * len(tensors)
         groups: dict[tuple[torch.device, torch.dtype, bool], list[int]] = {}
         for index, tensor in enumerate(tensors):
             if tensor.is_contiguous() and tensor.dtype in ELEMENTS and not tensor.is_neg():
                 aligned = tensor.data_ptr() % 16 == 0
                 groups.setdefault((tensor.device, tensor.dtype, aligned), []).append(index)
             else:
-                slots[index] = self.submit(tensor)
+                taken[index] = self.submit(tensor, sinks[index])
         for members in groups.values():
-            found = self._submit_group([tensors[index] for index in members])
-            for index, slot in zip(members, found, strict=True):
-                slots[index] = slot
-        return slots
+            if len(members) == 1:
+                found = self.submit(tensors[members[0]], sinks[members[0]])
+            else:
+                found = self._submit_table([tensors[i] for i in members], [sinks[i] for i in members])
+            for index in members:
+                taken[index] = found
+        return taken
 
-    def submit_checksum(self, mode: Checksum, tensor: torch.Tensor) -> int | None:
-        """Launch a checksum of the bytes in logical order; the result is an int (see `xor64`, `hash64`, `crc32`)."""
+    def submit_checksum(self, mode: Checksum, tensor: torch.Tensor, sink: NumberSink) -> bool:
+        """Launch a checksum of the bytes in logical order; the sink gets an int (see `xor64`, `hash64`, `crc32`)."""
         nbytes = tensor.numel() * tensor.itemsize
-        finish = partial(read_checksum, mode, nbytes, tuple(tensor.shape))
+        shape = tuple(tensor.shape)
+
+        def deliver(words: Words, _: Floats) -> None:
+            sink(read_checksum(mode, nbytes, shape, words))
+
         if not nbytes:
-            return self._append(finish)
+            return self._deliver_zero(deliver)
         if mode == "crc32" and nbytes > LIMIT:
-            self._refuse("more bytes than the CRC-32 kernel counts")
-            return None
+            return self._refuse("more bytes than the CRC-32 kernel counts")
         plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
         if not plain and nbytes > COPY_LIMIT:
-            self._refuse("checksum of a large tensor that is not contiguous")
-            return None
+            return self._refuse("checksum of a large tensor that is not contiguous")
 
         def launch(stream: _Stream, run: Run, _: int) -> None:
             content = tensor if plain else tensor.resolve_conj().resolve_neg().contiguous()
@@ -165,102 +171,104 @@ class DeviceStatistics:
             else:
                 launch_crc32(content, powers=stream.powers(), rows=run.rows, row=run.first)
 
-        return self._queue_one(tensor.device, launch, finish)
+        return self._queue(tensor.device, launch, [deliver])
 
-    def submit_probe(self, tensor: torch.Tensor) -> int | None:
-        """Launch the search for a NaN or an infinity; the result is 1 if there is one, else 0."""
+    def submit_probe(self, tensor: torch.Tensor, sink: NumberSink) -> bool:
+        """Launch the search for a NaN or an infinity; the sink gets 1 if there is one, else 0."""
+
+        def deliver(words: Words, _: Floats) -> None:
+            sink(words[0])
+
         if tensor.dtype not in BIT_TESTS or not tensor.numel():
-            return self._append(read_first_word)
+            return self._deliver_zero(deliver)
         layout = memory_rows(tensor)
         if layout is None:
-            self._refuse(_NO_ROWS)
-            return None
+            return self._refuse(_NO_ROWS)
 
         def launch(_stream: _Stream, run: Run, _: int) -> None:
             launch_nonfinite(tensor, layout, rows=run.rows, row=run.first)
 
-        return self._queue_one(tensor.device, launch, read_first_word)
+        return self._queue(tensor.device, launch, [deliver])
 
-    def flush(self) -> list[Result]:
-        """Wait for the launched kernels and return the results; slot numbers, from 0 again afterwards, index them."""
+    def flush(self) -> None:
+        """Wait for the kernels launched so far and hand their results to the sinks, in the order of submission."""
         with self._lock:
             pending, self._pending = self._pending, []
-            streams = list(self._streams.values())
-            for stream in streams:
-                stream.ring.send()  # all copies are under way before the first is waited for
-            found = {id(stream): stream.ring.fetch() for stream in streams}
-        words = {key: rows.tolist() for key, rows in found.items()}
-        floats = {key: rows.view("float64").tolist() for key, rows in found.items()}
-        return [_read(item, words, floats) for item in pending]
+            detached = [(stream, stream.ring.detach()) for stream in self._streams.values()]
+        words: dict[int, list[Words]] = {}
+        floats: dict[int, list[Floats]] = {}
+        for stream, blocks in detached:
+            rows = read_blocks(blocks)
+            words[id(stream)] = rows.tolist()
+            floats[id(stream)] = rows.view("float64").tolist()
+        with self._lock:
+            for stream, blocks in detached:
+                stream.ring.give_back(blocks)
+        for item in pending:
+            if item.stream is None:
+                item.deliver([0], [0.0])
+            else:
+                key = id(item.stream)
+                item.deliver(words[key][item.position], floats[key][item.position])
 
-    def _submit_group(self, tensors: list[torch.Tensor]) -> Sequence[int | None]:
+    def _submit_table(self, tensors: list[torch.Tensor], sinks: list[StatisticsSink]) -> bool:
         """Launch contiguous tensors of one device, dtype and alignment by one table."""
-        if len(tensors) == 1:
-            return [self.submit(tensors[0])]
         element = ELEMENTS[tensors[0].dtype]
 
         def launch(_: _Stream, run: Run, done: int) -> None:
             part = tensors[done : done + run.count]
             launch_table_statistics(part, element, rows=run.rows, row=run.first, zeros=self._zeros)
 
-        found = self._queue(tensors[0].device, launch, partial(read_statistics, element, 1), len(tensors))
-        return [None] * len(tensors) if found is None else found
+        return self._queue(tensors[0].device, launch, [_to_statistics(element, 1, sink) for sink in sinks])
 
     def _readable(self, tensor: torch.Tensor) -> tuple[Element, Rows] | None:
         """Return how to read a tensor; counts the reason when it cannot be read."""
         element = ELEMENTS.get(tensor.dtype)
+        layout = None
         if element is None:
             self._refuse(f"dtype {tensor.dtype}")
-            return None
-        if tensor.is_neg():
+        elif tensor.is_neg():
             self._refuse("negative bit")
-            return None
-        layout = memory_rows(tensor)
-        if layout is None:
-            self._refuse(_NO_ROWS)
-            return None
-        return element, layout
+        else:
+            layout = memory_rows(tensor)
+            if layout is None:
+                self._refuse(_NO_ROWS)
+        return None if element is None or layout is None else (element, layout)
 
-    def _queue_one(self, device: torch.device, launch: _Launch, finish: _Finish) -> int | None:
-        slots = self._queue(device, launch, finish, 1)
-        return None if slots is None else slots[0]
-
-    def _queue(self, device: torch.device, launch: _Launch, finish: _Finish, count: int) -> range | None:
-        """Launch kernels for `count` rows and return their slots. `launch` gets the rows run by run."""
+    def _queue(self, device: torch.device, launch: _Launch, deliveries: Sequence[_Deliver]) -> bool:
+        """Launch kernels for as many rows as there are deliveries. `launch` gets the rows run by run."""
+        count = len(deliveries)
         if self.failure is not None:
-            self._refuse(self.failure, count)
-            return None
+            return self._refuse(self.failure, count)
         if is_capturing(device):
-            self._refuse("a graph is being captured", count)
-            return None
+            return self._refuse("a graph is being captured", count)
         # The lock spans the launch: no other thread may send the block away between taking a row and writing it.
         with self._lock, _on_device(device):
             stream = self._stream(device)
-            first, done = len(self._pending), 0
+            pending: list[_Pending] = []
             try:
-                while done < count:
-                    run = stream.ring.take(count - done)
-                    launch(stream, run, done)
-                    positions = range(run.position, run.position + run.count)
-                    self._pending += [_Pending(stream, position, finish) for position in positions]
-                    done += run.count
+                while len(pending) < count:
+                    run = stream.ring.take(count - len(pending))
+                    launch(stream, run, len(pending))
+                    part = deliveries[len(pending) : len(pending) + run.count]
+                    pending += [_Pending(stream, run.position + index, item) for index, item in enumerate(part)]
             except torch.OutOfMemoryError:  # a passing state, unlike the failures below
-                self._refuse("out of device memory", count)
-                return None
+                return self._refuse("out of device memory", count)
             except Exception as error:  # noqa: BLE001 - whatever stops a compilation must not stop the training
                 self.failure = f"the Triton kernel failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-                self._refuse(self.failure, count)
-                return None
-        return range(first, first + count)
+                return self._refuse(self.failure, count)
+            self._pending += pending
+        return True
 
-    def _append(self, finish: _Finish) -> int:
-        """Give a slot to a result that needs no kernel."""
+    def _deliver_zero(self, deliver: _Deliver) -> bool:
+        """Queue a result that needs no kernel."""
         with self._lock:
-            self._pending.append(_Pending(None, 0, finish))
-            return len(self._pending) - 1
+            self._pending.append(_Pending(None, 0, deliver))
+        return True
 
-    def _refuse(self, reason: str, count: int = 1) -> None:
+    def _refuse(self, reason: str, count: int = 1) -> Literal[False]:
         self.refused[reason] += count
+        return False
 
     def _stream(self, device: torch.device) -> _Stream:
         current = None if device.type == "cpu" else torch.get_device_module(device).current_stream(device)
@@ -287,8 +295,8 @@ def _on_device(device: torch.device) -> AbstractContextManager[Any]:
     return nullcontext() if device.index == module.current_device() else module.device(device)
 
 
-def _read(item: _Pending, words: dict[int, list[Words]], floats: dict[int, list[Floats]]) -> Result:
-    if item.stream is None:
-        return item.finish([0], [0.0])
-    key = id(item.stream)
-    return item.finish(words[key][item.position], floats[key][item.position])
+def _to_statistics(element: Element, repeats: int, sink: StatisticsSink) -> _Deliver:
+    def deliver(words: Words, floats: Floats) -> None:
+        sink(read_statistics(element, repeats, words, floats))
+
+    return deliver

@@ -38,9 +38,6 @@ class TensorStatistics:
     scale: float
 
 
-Result: TypeAlias = TensorStatistics | int
-
-
 def read_statistics(element: Element, repeats: int, words: Words, floats: Floats) -> TensorStatistics:
     """Return what a row of `chunk_reduction` says about a tensor whose distinct elements count `repeats` times."""
     largest, smallest, total, squares = floats[:4]
@@ -51,15 +48,10 @@ def read_statistics(element: Element, repeats: int, words: Words, floats: Floats
     return TensorStatistics((largest, smallest, total * repeats, squares * repeats, nan, inf, zero), floats[7])
 
 
-def read_checksum(mode: Checksum, nbytes: int, shape: Sequence[int], words: Words, _: Floats) -> int:
+def read_checksum(mode: Checksum, nbytes: int, shape: Sequence[int], words: Words) -> int:
     """Return the checksum whose device part is in the first word of a row."""
     if mode == "xor":
         return words[0] & _MASK
     if mode == "hash":
         return finish_hash64(words[0], nbytes, shape)
     return finish_crc32(words[0], nbytes) if nbytes else 0
-
-
-def read_first_word(words: Words, _: Floats) -> int:
-    """Return the first word of a row."""
-    return words[0]

@@ -31,7 +31,7 @@ class Run:
     first, count
         The rows of the run.
     position
-        Index of the first of them in what the next `ResultRing.fetch` returns.
+        Index of the first of them among all rows that the next `ResultRing.detach` hands over.
     """
 
     rows: torch.Tensor
@@ -40,7 +40,7 @@ class Run:
     position: int
 
 
-class _Block:
+class Block:
     """Rows on the device, where they go on the host, and the event after which they are there."""
 
     __slots__ = ("device_rows", "event", "host_rows", "used")
@@ -55,7 +55,9 @@ class _Block:
 
 
 class ResultRing:
-    """Rows of one device and one stream. Not thread-safe: the caller holds a lock from `take` until the launch.
+    """Rows of one device and one stream. Not thread-safe: the caller holds a lock, from `take` until the launch too.
+
+    Detached blocks belong to whoever detached them, so that waiting for a copy needs no lock.
 
     Parameters
     ----------
@@ -73,9 +75,9 @@ class ResultRing:
         self._device = device
         self._stream = stream
         self._capacity = capacity
-        self._current = _Block(device, capacity)
-        self._free: list[_Block] = []
-        self._sent: list[_Block] = []
+        self._current = Block(device, capacity)
+        self._free: list[Block] = []
+        self._sent: list[Block] = []
         self._taken = 0
 
     def take(self, limit: int = 1) -> Run:
@@ -101,23 +103,29 @@ class ResultRing:
             if block.event is not None:
                 block.event.record(self._stream)
         self._sent.append(block)
-        self._current = self._free.pop() if self._free else _Block(self._device, self._capacity)
+        self._current = self._free.pop() if self._free else Block(self._device, self._capacity)
 
-    def fetch(self) -> Fetched:
-        """Return all rows in the order in which they were taken, and start again. Waits for the last copy."""
+    def detach(self) -> list[Block]:
+        """Send the rows taken so far and hand over all blocks that were sent; positions start at 0 again."""
         self.send()
         sent, self._sent, self._taken = self._sent, [], 0
-        if not sent:
-            return np.empty((0, ROW_WORDS), dtype=np.int64)
-        if sent[-1].event is not None:
-            sent[-1].event.synchronize()
-        found = np.concatenate([block.host_rows[: block.used].numpy() for block in sent])
-        for block in sent:
+        return sent
+
+    def give_back(self, blocks: list[Block]) -> None:
+        """Take back blocks that have been read, for their next use."""
+        for block in blocks:
             block.used = 0
-        self._free += sent
-        return found
+        self._free += blocks
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         if self._stream is None:
             return nullcontext()
         return torch.get_device_module(self._device).stream(self._stream)  # type: ignore[no-any-return]
+
+
+def read_blocks(blocks: list[Block]) -> Fetched:
+    """Return the rows of detached blocks in the order in which they were taken. Waits for the copy of the last."""
+    if blocks and blocks[-1].event is not None:
+        blocks[-1].event.synchronize()
+    rows = [block.host_rows[: block.used].numpy() for block in blocks]
+    return np.concatenate(rows) if rows else np.empty((0, ROW_WORDS), dtype=np.int64)

@@ -164,7 +164,7 @@ class Session:
             self.started = False
             self._adapter.detach()
         self._close_step()
-        if not self._records and not self._left_out:
+        if not (self._records or self._left_out or self.config.task == "structure"):
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
     def finish_at_exit(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe.dispatch.api_table import OPERATORS, REFLECTED, SHORT_FUNCTIONS, Api
-from msprobe.dispatch.operands import CALLS, callee_of, tensor_is_right_operand
+from msprobe.dispatch.operands import CALLS, callee_of, read_instructions, symbol_of, tensor_is_right_operand
 
 _HANDLE_TORCH_FUNCTION = torch.overrides.handle_torch_function.__code__
 _BOOLEAN_DISPATCH = torch.nn.functional.max_pool2d.__code__
@@ -196,7 +196,7 @@ class CallSites:
         code = frame.f_code
         instructions = self._instructions.get(code)
         if instructions is None:
-            instructions = self._instructions[code] = list(dis.get_instructions(code))
+            instructions = self._instructions[code] = read_instructions(code)
         # While a Python function runs, its caller's offset is that of the call's last inline cache entry.
         index = bisect_right(instructions, frame.f_lasti, key=lambda instruction: instruction.offset) - 1
         return (instructions, index) if index >= 0 else None
@@ -208,14 +208,14 @@ class CallSites:
         opname = instructions[index].opname
         if opname == "COMPARE_OP":  # `1 > a` runs a < 1: the function names the comparison, not the symbol
             return api.renamed(f"__{api.name}__")
-        symbol = {"UNARY_NEGATIVE": "unary -", "UNARY_POSITIVE": "unary +"}.get(opname, instructions[index].argrepr)
-        if opname in CALLS:
-            symbol = "abs()" if _calls_builtin("abs", instructions, index) else ""
+        symbol = symbol_of(instructions[index])
+        if opname in CALLS and _calls_builtin("abs", instructions, index):
+            symbol = "abs()"
         function, dunder = OPERATORS.get(symbol, ("", ""))
         onto_number = function == f"{api.name}_"  # `total += a` where total is a number
         if onto_number:
             function, dunder = OPERATORS[symbol.removesuffix("=")]
-        if function != api.name or not (opname in CALLS or opname.startswith(("BINARY_", "INPLACE_", "UNARY_"))):
+        if function != api.name:
             return api
         number = dunder in REFLECTED and _with_number(args)
         if number and (onto_number or tensor_is_right_operand(instructions, index, frame)):

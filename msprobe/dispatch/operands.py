@@ -1,4 +1,4 @@
-"""On which side of a binary operator the tensor stands, read from the bytecode.
+"""Operators and their operands, read from the bytecode: on which side of ``*`` the tensor stands.
 
 ``2 * (a + 1)`` and ``(a + 1) * 2`` both reach torch as ``Tensor.mul(tensor, 2)``. What the instructions of each operand
 load tells them apart: constants and numbers on one side, a tensor, a module or a torch function on the other. Nothing
@@ -9,23 +9,60 @@ from __future__ import annotations
 
 import dis
 import inspect
-from types import FrameType, FunctionType, ModuleType
+import re
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+# Python 3.10 has one instruction per operator, later ones name the operator in the argument.
+_SYMBOLS_3_10 = {
+    "ADD": "+", "SUBTRACT": "-", "MULTIPLY": "*", "TRUE_DIVIDE": "/", "FLOOR_DIVIDE": "//", "MODULO": "%",
+    "POWER": "**", "MATRIX_MULTIPLY": "@", "AND": "&", "OR": "|", "XOR": "^", "LSHIFT": "<<", "RSHIFT": ">>",
+    "SUBSCR": "[]",
+}  # fmt: skip
 CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"})
 Instructions = list[dis.Instruction]
 
 _LOADS = frozenset({"LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _BEFORE_CALL = frozenset({"PRECALL", "KW_NAMES"})
+_PAIR = re.compile(r"(?:LOAD|STORE)_FAST(?:_BORROW)?")
 _ASK_FOR_LOCALS = frozenset({"dir", "eval", "exec", "locals", "vars"})
 # What a tensor is asked for as a number or a shape, and attributes of it that are tensors again.
 _NUMBER_METHODS = frozenset({"size", "dim", "numel", "nelement", "item", "stride", "tolist", "storage_offset"})
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "grad", "real", "imag"})
 _NUMBER_BUILTINS = frozenset({len, int, float, bool, round})
 _UNKNOWN = object()
+
+
+def read_instructions(code: CodeType) -> Instructions:
+    """Instructions of ``code``, with those that do two things at once (Python 3.13) taken apart."""
+    instructions = []
+    for instruction in dis.get_instructions(code):
+        parts = _PAIR.findall(instruction.opname)
+        if len(parts) == 2 and isinstance(instruction.argval, tuple):
+            instructions += [
+                instruction._replace(opname=part, opcode=dis.opmap[part], arg=0, argval=name, argrepr=name)
+                for part, name in zip(parts, instruction.argval, strict=True)
+            ]
+        else:
+            instructions.append(instruction)
+    return instructions
+
+
+def symbol_of(instruction: dis.Instruction) -> str:
+    """Operator that a binary, in-place or unary instruction applies: ``"+"``, ``"+="``, ``"unary -"``."""
+    kind, _, operation = instruction.opname.partition("_")
+    if instruction.argrepr == "INTRINSIC_UNARY_POSITIVE":  # Python 3.12
+        return "unary +"
+    if kind == "UNARY":
+        return {"NEGATIVE": "unary -", "POSITIVE": "unary +"}.get(operation, "")
+    if kind not in ("BINARY", "INPLACE"):
+        return ""
+    symbol = _SYMBOLS_3_10.get(operation, instruction.argrepr)
+    return f"{symbol}=" if kind == "INPLACE" else symbol
 
 
 def tensor_is_right_operand(instructions: Instructions, index: int, frame: FrameType) -> bool:
@@ -109,7 +146,7 @@ def _holds_tensor(instructions: Instructions, end: int | None, frame: FrameType)
     if last.opname in _ATTRIBUTES:
         of_tensor = _holds_tensor(instructions, end - 1, frame)
         return last.argval in _TENSOR_ATTRIBUTES if of_tensor else None
-    if last.opname == "BINARY_SUBSCR" or last.argrepr == "[]":
+    if symbol_of(last) == "[]":
         return _item_is_tensor(instructions, end, frame)
     return _computes_tensor(instructions, end, frame)
 
@@ -152,7 +189,7 @@ def _returns_tensor(instructions: Instructions, index: int, frame: FrameType) ->
 def _known_value(instructions: Instructions, end: int, frame: FrameType) -> Any:
     """Value of a constant, of a variable, or of plain data reached from it by attributes."""
     last = instructions[end - 1]
-    if last.opname == "LOAD_CONST":
+    if last.opname in _CONSTANTS:
         return last.argval
     if last.opname in _LOADS:
         value = None if last.opname == "LOAD_GLOBAL" else local_variable(frame, last.argval)
