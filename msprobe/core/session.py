@@ -100,8 +100,12 @@ class Session:
         if self._writer is None:
             self._open_step()
         self._models = models
-        self._adapter.attach(models)
         self.started = True
+        try:
+            self._adapter.attach(models)
+        except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
+            self.stop()
+            self._tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
 
     def stop(self) -> None:
         """Stop recording. What was recorded is complete on disk; the step goes on until :meth:`step`."""

@@ -48,6 +48,8 @@ class ApiMode(TorchFunctionMode):
         It goes below the modes that are there: leaving ``with mode:`` takes away whatever is on top, and must not meet
         ours if the capture began inside. Only the default device stays below it, where torch insists on it.
         """
+        if self in torch.overrides._get_current_function_mode_stack():  # left by a stop() inside a backward pass
+            self._capture.threads.has_mode = True
         if not self._capture.threads.has_mode:
             default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
             stack = torch.overrides._get_current_function_mode_stack()
@@ -58,9 +60,9 @@ class ApiMode(TorchFunctionMode):
 
     def leave_thread(self) -> None:
         """Take the mode off this thread's stack, also from under modes that were entered later."""
-        if self._capture.threads.has_mode:
-            lift_mode(self)
-            self._capture.threads.has_mode = False
+        while lift_mode(self):
+            pass
+        self._capture.threads.has_mode = False
 
     def switch_thread(self) -> None:
         """Put the mode on this thread's stack, or take it off."""
@@ -170,7 +172,7 @@ class CustomApis:
 
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            mode = active()
+            mode = None if torch.compiler.is_compiling() else active()
             if mode is None:
                 return function(*args, **kwargs)
             with hidden(mode):

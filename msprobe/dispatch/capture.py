@@ -110,6 +110,7 @@ class Capture:
         inner = modules[-1] if modules else None
         call.parent = inner.call if inner is not None else call.parent or self._phase(frame)
         opened = OpenCall(call, call.parent)
+        opened.epoch = self.epoch
         opened.module, opened.node = module, node
         if self.selection.everything:
             opened.choice = ALL
@@ -138,6 +139,8 @@ class Capture:
 
         ``written`` is what a call without output (``h[1:3] = x``) may have written to.
         """
+        if self._outlived(opened):
+            return
         call = opened.call
         if self._values:
             if opened.choice.forward and self.data_mode.forward:
@@ -157,6 +160,8 @@ class Capture:
 
     def abort(self, opened: OpenCall, error: BaseException | None) -> None:
         """The call raised: keep its inputs under a tagged name, and give its index to the next call."""
+        if self._outlived(opened):
+            return
         call = opened.call
         if not call.tag:
             self.counters.give_back(call.base, call.index)
@@ -169,6 +174,13 @@ class Capture:
                 self._describe(opened, call.forward)
         if not self.selection.everything:
             self.selection.leave(opened.call)
+
+    def _outlived(self, opened: OpenCall) -> bool:
+        """Whether the step in which the call began is over: its record would land in another one."""
+        if opened.epoch == self.epoch and self.writer is not None:
+            return False
+        self.coverage.not_recorded["call was open when its step ended"] += 1
+        return True
 
     def failed(self, where: str, error: BaseException) -> None:
         """Something in the capture itself went wrong: the user's run goes on, the reason is kept."""

@@ -33,6 +33,8 @@ class OpenCall:
         Autograd sequence number when it began.
     frame, outer : FrameType, StackNode
         Of a module call: the frame that runs it, and the stack outside.
+    epoch : int
+        Step in which it began.
     handled : int
         id of the exception that was being handled when it began.
     switched_mode : bool
@@ -45,6 +47,7 @@ class OpenCall:
         "call",
         "choice",
         "edges",
+        "epoch",
         "expansion",
         "frame",
         "handled",
@@ -67,6 +70,7 @@ class OpenCall:
         self.edges: InputEdges | None = None
         self.node: StackNode | None = None
         self.since = 0
+        self.epoch = 0
         self.module: Any = None
         self.frame: FrameType | None = None
         self.outer: StackNode | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from msprobe.core.names import PARAMETERS_GRAD
 from msprobe.dispatch.inert import VanishingHook
@@ -34,7 +35,11 @@ class ParameterGradients:
     def record(self, models: Sequence[torch.nn.Module]) -> None:
         """Record the gradients of all parameters of the modules below ``models``."""
         for base, module in named_calls(models):
-            own = [(key, parameter) for key, parameter in module._parameters.items() if parameter is not None]
+            own = [
+                (key, parameter)
+                for key, parameter in module._parameters.items()
+                if parameter is not None and not is_lazy(parameter)
+            ]
             for key, parameter in own:
                 if parameter.requires_grad:
                     hook = _Accumulated(self, base, key)
