@@ -28,7 +28,7 @@ def noise(size: int, offset: int = 0) -> torch.Tensor:
 def checksums(tensor: torch.Tensor) -> tuple[int, ...]:
     device = DeviceStatistics()
     found: list[int] = []
-    assert all([device.submit_checksum(mode, tensor, found.append) for mode in ("xor", "hash", "crc32")])
+    assert all([device.submit_checksum(mode, tensor, found.append) for mode in ("xor", "hash", "crc32")])  # noqa: C419
     device.flush()
     return tuple(found)
 
@@ -36,7 +36,7 @@ def checksums(tensor: torch.Tensor) -> tuple[int, ...]:
 def probed(tensors: list[torch.Tensor]) -> list[int]:
     device = DeviceStatistics()
     found: list[int] = []
-    assert all([device.submit_probe(tensor, found.append) for tensor in tensors])
+    assert all([device.submit_probe(tensor, found.append) for tensor in tensors])  # noqa: C419
     device.flush()
     return found
 
