@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parity_names import Name
-from parity_rules import COMPOSED, RETURN_WHAT_THEY_USE
-from parity_values import SAME_RUN, Finding, Tolerance, compare_value
+from parity_rules import COMPOSED, COMPOSED_ELEMENTWISE, RETURN_WHAT_THEY_USE
+from parity_values import OTHER_ROUNDING, SAME_RUN, Finding, Tolerance, compare_value
 
 
 def compare_module_gradients(
@@ -37,9 +37,9 @@ def compare_module_gradients(
     reason = ""
     if len(mine) == 1 < len(theirs) and _adds_up(theirs, mine[0]):
         reason = "repeated-argument"
-    elif any(part in name for part in RETURN_WHAT_THEY_USE) and theirs and mine:
-        first = compare_value(name, key, theirs[0], mine[0], tolerance)
-        reason = "" if any(finding.kind == "different" for finding in first) else "used-inside"
+    elif any(part in name for part in RETURN_WHAT_THEY_USE):  # one gradient at least is of a tensor used once
+        pairs = zip(theirs, mine, strict=False)
+        reason = "used-inside" if any(_same(*pair, tolerance) for pair in pairs) else ""
     if reason and any(finding.kind == "different" for finding in found):
         found = [Finding("documented", "dump", name, key, peer, ours, reason)]
     yield from found
@@ -88,7 +88,9 @@ def _explanation(name: str, key: str, peer: list[Any], record: Mapping[str, Any]
     mine, theirs = _present(record["output"]), _present(peer)
     if base.endswith("_") and len(mine) == len(theirs) == 1 and _close(theirs[0]["Norm"], mine[0]["Norm"]):
         return "view-of-base"
-    return "last-node" if base in COMPOSED else ""
+    shapes = [argument["shape"] for argument in arguments]
+    foreign = all(value["shape"] not in shapes for value in _lost(peer, record["output"], OTHER_ROUNDING))
+    return "last-node" if base in COMPOSED_ELEMENTWISE or (base in COMPOSED and foreign) else ""
 
 
 def _lost(peer: list[Any], ours: list[Any], tolerance: Tolerance) -> list[Any]:

@@ -23,14 +23,15 @@ DOCUMENTED: dict[str, str] = {
 }
 
 # APIs that torch composes of several differentiable operations. The peer's backward record of such an API holds what
-# leaves the last operation, which is no argument of the call.
+# leaves the last operation, which is no argument of the call: it has another shape.
 COMPOSED = frozenset(
     """
-    Functional.cross_entropy Functional.kl_div Functional.l1_loss Functional.linear
-    Functional.multi_head_attention_forward Functional.normalize Functional.prelu
+    Functional.kl_div Functional.linear Functional.multi_head_attention_forward Functional.prelu
     Functional.scaled_dot_product_attention Tensor.__matmul__ Torch.einsum Torch.matmul Torch.outer
     """.split()
 )
+# Of these it can even have the shape of an argument.
+COMPOSED_ELEMENTWISE = frozenset({"Functional.cross_entropy", "Functional.l1_loss", "Functional.normalize"})
 
 # Modules that return a tensor which they also use themselves: T5's position bias, a router's logits.
 RETURN_WHAT_THEY_USE = (
@@ -39,6 +40,7 @@ RETURN_WHAT_THEY_USE = (
     ".T5LayerCrossAttention.",
     ".T5Attention.",
     ".MixtralModel.",
+    ".MixtralTopKRouter.",
 )
 
 # dtypes for which the peer leaves Mean and Norm null.

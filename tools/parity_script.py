@@ -23,7 +23,8 @@ STEPS = 2
 def main(scenario_name: str, config: str, manifest: str) -> None:
     """Train with the debugger around every step; without one if ``config`` is ``none``."""
     torch.set_num_threads(1)
-    seed_all(1234, mode=True)  # deterministic mode also fills torch.empty
+    seed_all(1234)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # also fills torch.empty
     debugger = PrecisionDebugger(config_path=config) if config != "none" else None
     scenario = SCENARIOS[scenario_name]()
     for number in range(STEPS):

@@ -60,6 +60,7 @@ def main() -> int:
     comparisons: dict[str, Comparison] = {}
     try:
         for scenario in SCENARIOS if options.model == "all" else [options.model]:
+            print(f"running {scenario} ...", file=sys.stderr, flush=True)
             comparisons |= _compare_scenario(scenario, options)
     except RunError as error:
         console.print(f"[red]{error}", markup=True, highlight=False)

@@ -97,6 +97,8 @@ class PytorchAdapter:
         """Emit what waits, restart names; returns the coverage of the step."""
         report = self.capture.close_step()
         self.capture.writer = None
+        if self._mode is not None and not self.capture.running:
+            self._mode.leave_thread()  # torch puts it back after a backward pass in which a hook has called stop()
         return report
 
     def report(self) -> Mapping[str, Any]:

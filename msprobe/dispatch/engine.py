@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.autograd
 
-from msprobe.dispatch.api_mode import ApiMode
+from msprobe.dispatch.api_mode import ApiMode, lift_mode
 from msprobe.dispatch.thread_state import ThreadState
 
 _ENTRY = "_engine_run_backward"
@@ -42,5 +42,8 @@ class EngineEntry:
         original = self._original or torch.autograd.graph._engine_run_backward
         if not self._threads.has_mode or self._mode in torch.overrides._get_current_function_mode_stack():
             return original(*args, **kwargs)
-        with self._mode:
+        torch.overrides._push_mode(self._mode)
+        try:
             return original(*args, **kwargs)
+        finally:
+            lift_mode(self._mode)  # not a plain pop: a hook may have stopped the capture

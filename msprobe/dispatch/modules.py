@@ -224,7 +224,10 @@ def _runs_only_torch_code(module: torch.nn.Module) -> bool:
 
 
 class _Before(VanishingHook):
-    """Forward pre-hook of one module."""
+    """Forward pre-hook of one module.
+
+    When an earlier hook of the same call stops the capture, torch still calls this one, but without ``kwargs``.
+    """
 
     __slots__ = ("base", "hooks")
 
@@ -232,19 +235,19 @@ class _Before(VanishingHook):
         self.hooks = hooks
         self.base = base
 
-    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
         if not torch.compiler.is_compiling():  # a compiler traces its own way; the hook leaves nothing in its graph
-            self.hooks.begin(self.base, module, args, kwargs, sys._getframe(1))
+            self.hooks.begin(self.base, module, args, kwargs or {}, sys._getframe(1))
 
 
 class _After(VanishingHook):
-    """Forward hook of one module."""
+    """Forward hook of one module; as :class:`_Before`, it may be called without ``kwargs``."""
 
     __slots__ = ("_hooks",)
 
     def __init__(self, hooks: ModuleHooks) -> None:
         self._hooks = hooks
 
-    def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def __call__(self, module: torch.nn.Module, args: Any, *kwargs_and_output: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._hooks.end(module, output)
+            self._hooks.end(module, kwargs_and_output[-1])

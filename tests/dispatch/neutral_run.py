@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -38,21 +39,33 @@ def observe(
         What was observed under a name each: results, gradients, parameters, buffers and their autograd properties after
         every step, and the states of the random generators.
     """
+    seen: dict[str, Any] = {}
+    with _repeatable():
+        model, step = scenario()
+        for number in range(STEPS):
+            with (around or nullcontext)(model):
+                try:
+                    results: Sequence[Any] = step()
+                except Exception as error:  # noqa: BLE001 - the error is what is observed
+                    results = []
+                    seen[f"step {number}: error"] = f"{type(error).__name__}: {error}"
+            for name, value in _state(model, results):
+                seen[f"step {number}: {name}"] = bits(value)
+    return seen
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Seed every generator; one thread, which is fastest for these sizes."""
     torch.manual_seed(11)
     np.random.seed(11)
     random.seed(11)
-    model, step = scenario()
-    seen: dict[str, Any] = {}
-    for number in range(STEPS):
-        with (around or nullcontext)(model):
-            try:
-                results: Sequence[Any] = step()
-            except Exception as error:  # noqa: BLE001 - the error is what is observed
-                results = []
-                seen[f"step {number}: error"] = f"{type(error).__name__}: {error}"
-        for name, value in _state(model, results):
-            seen[f"step {number}: {name}"] = bits(value)
-    return seen
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _state(model: nn.Module, results: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -65,7 +78,7 @@ def _state(model: nn.Module, results: Sequence[Any]) -> Iterator[tuple[str, Any]
     for name, buffer in model.named_buffers():
         yield f"buffer {name}", buffer
     yield "torch generator", torch.get_rng_state()
-    yield "numpy generator", str(np.random.get_state())
+    yield "numpy generator", pickle.dumps(np.random.get_state())
     yield "python generator", str(random.getstate())
     yield "autograd", (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))
 
@@ -126,15 +139,14 @@ class LiveTensors(TorchDispatchMode):
 def live_tensors(
     scenario: Scenario, around: Callable[[nn.Module], AbstractContextManager[Any]] | None = None
 ) -> list[tuple[str, int]]:
-    """Kernels of two steps of ``scenario``, each with the number of elements alive after it."""
-    torch.manual_seed(11)
-    model, step = scenario()
-    gc.collect()
-    gc.disable()  # so that only references decide
-    try:
-        for _ in range(STEPS):
+    """Kernels of the second step of ``scenario``, each with the number of elements alive after it."""
+    with _repeatable():
+        model, step = scenario()
+        step()
+        gc.disable()  # so that only references decide
+        try:
             with (around or nullcontext)(model), LiveTensors() as seen:
                 step()
-    finally:
-        gc.enable()
+        finally:
+            gc.enable()
     return seen.kernels

@@ -262,14 +262,13 @@ def checkpointed_run(debugger: Factory, name: str) -> Dump:
     return dump_of(tool)
 
 
-@pytest.fixture
-def plain(debugger: Factory, monkeypatch: pytest.MonkeyPatch) -> Dump:
-    """The checkpointed model of the scenarios, run without checkpointing."""
+def plain_run(debugger: Factory, monkeypatch: pytest.MonkeyPatch, name: str) -> Dump:
+    """The same model without checkpointing."""
     import neutral_scenarios
 
     with monkeypatch.context() as patch:
         patch.setattr(neutral_scenarios, "checkpoint", lambda function, *args, **_: function(*args))
-        return checkpointed_run(debugger, "non_reentrant_checkpoint")
+        return checkpointed_run(debugger, name)
 
 
 KINDS = [
@@ -277,25 +276,20 @@ KINDS = [
     "non_reentrant_checkpoint",
     "non_reentrant_checkpoint_that_stops_late",
     "nested_checkpoints",
+    "selective_checkpoint",
 ]
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_checkpointing_shifts_no_name_and_changes_no_value_with(debugger: Factory, plain: Dump, name: str) -> None:
+def test_checkpointing_shifts_no_name_changes_no_value_and_keeps_the_module_tree_with(
+    debugger: Factory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plain = plain_run(debugger, monkeypatch, name)
     found = checkpointed_run(debugger, name)
-    wanted = plain.data
-    if name == "nested_checkpoints":  # its blocks are called in slices, never as a whole
-        wanted = {record: values for record, values in wanted.items() if ".Sequential." not in record}
-    assert {record for record in found.data if "#" not in record} == set(wanted)
-    for record in wanted:
-        assert values_of(found.data[record]) == values_of(wanted[record]), record
-
-
-@pytest.mark.parametrize("name", [kind for kind in KINDS if kind != "nested_checkpoints"])
-def test_checkpointing_leaves_the_module_tree_as_it_is_with(debugger: Factory, plain: Dump, name: str) -> None:
-    found = checkpointed_run(debugger, name)
-    places = {record: parent for record, parent in found.parents.items() if "#" not in record}
-    assert places == plain.parents
+    assert {record for record in found.data if "#" not in record} == set(plain.data)
+    for record in plain.data:
+        assert values_of(found.data[record]) == values_of(plain.data[record]), record
+    assert {record: parent for record, parent in found.parents.items() if "#" not in record} == plain.parents
     recomputed = [parent for record, parent in found.parents.items() if record.endswith("#recompute")]
     assert recomputed
     assert None not in recomputed
@@ -310,7 +304,7 @@ def values_of(record: Any) -> Any:
     return record
 
 
-@pytest.mark.parametrize("name", [*KINDS, "selective_checkpoint"])
+@pytest.mark.parametrize("name", KINDS)
 def test_recomputed_calls_repeat_the_names_and_inputs_of_the_first_run_with(debugger: Factory, name: str) -> None:
     dump = checkpointed_run(debugger, name)
     repeated = [record for record in dump.data if record.endswith("#recompute")]

@@ -76,15 +76,28 @@ def test_scenarios_are_repeatable_and_raise_nothing_unexpected(name: str) -> Non
     assert not [key for key in plain_run(ALL[name]) if "error" in key]
 
 
-@pytest.mark.parametrize("config", ["L0-statistics", "L1-statistics", "mix-statistics", "mix-tensor", "mix-structure"])
 @pytest.mark.parametrize("name", WORKING)
-def test_training_is_bitwise_the_same_with(debugger: Callable[..., Any], name: str, config: str) -> None:
-    check(debugger(**CONFIGS[config]), name)
+def test_training_is_bitwise_the_same_at_every_level_and_mix_records_what_l0_and_l1_record(
+    debugger: Callable[..., Any], name: str
+) -> None:
+    dumps = []
+    for level in LEVELS:
+        tool = debugger(**CONFIGS[f"{level}-statistics"])
+        check(tool, name)
+        dumps.append(dump_of(tool).data)
+    modules, apis, mix = dumps
+    wanted = {**apis, **modules}
+    assert [record for record in dict.fromkeys((*wanted, *mix)) if wanted.get(record) != mix.get(record)] == []
 
 
-@pytest.mark.parametrize("config", ["L0-tensor", "L1-tensor"])
+@pytest.mark.parametrize("name", WORKING)
+def test_training_is_bitwise_the_same_while_every_tensor_is_saved(debugger: Callable[..., Any], name: str) -> None:
+    check(debugger(**CONFIGS["mix-tensor"]), name)
+
+
+@pytest.mark.parametrize("config", ["L0-tensor", "L1-tensor", "mix-structure"])
 @pytest.mark.parametrize("name", FRAGILE)
-def test_saving_tensors_changes_no_bit(debugger: Callable[..., Any], name: str, config: str) -> None:
+def test_no_task_changes_a_bit(debugger: Callable[..., Any], name: str, config: str) -> None:
     check(debugger(**CONFIGS[config]), name)
 
 
@@ -97,13 +110,13 @@ def test_errors_of_the_user_are_the_same_and_training_goes_on_after(
 
 
 @pytest.mark.parametrize("config", RARE)
-@pytest.mark.parametrize("name", FRAGILE)
+@pytest.mark.parametrize("name", FRAGILE[::2])
 def test_no_option_changes_a_bit(debugger: Callable[..., Any], name: str, config: str) -> None:
     check(debugger(**{"task": "statistics", **RARE[config]}), name)
 
 
 LIVE = [
-    *((name, f"{level}-statistics") for name in WORKING for level in ("L1", "mix") if name != "anomaly_detection"),
+    *((name, "mix-statistics") for name in WORKING if name != "anomaly_detection"),
     *((name, f"{level}-tensor") for name in FRAGILE for level in ("L0", "mix")),
 ]  # anomaly detection keeps graphs alive by itself
 
@@ -116,30 +129,19 @@ def test_the_same_kernels_run_and_no_tensor_lives_longer_with(
     assert live_tensors(WORKING[name], tool.capture) == plain_kernels(WORKING[name])
 
 
-@pytest.mark.parametrize("name", WORKING)
-def test_mix_records_what_l0_and_l1_record(debugger: Callable[..., Any], name: str) -> None:
-    dumps = []
-    for level in LEVELS:
-        tool = debugger(task="statistics", level=level, risk_level="ALL", statistics={"summary_mode": "md5"})
-        observe(WORKING[name], tool.capture)
-        dumps.append(dump_of(tool, 1).data)
-    modules, apis, mix = dumps
-    wanted = {**apis, **modules}
-    assert [record for record in dict.fromkeys((*wanted, *mix)) if wanted.get(record) != mix.get(record)] == []
-
-
 SCRIPT = """
 import sys, hashlib, torch, torch.distributed as dist
 from torch import nn
 
 def main(tool):
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(8, 9), nn.BatchNorm1d(9), nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(9, 2))
     parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=0.01)
     digest = hashlib.sha256()
-    for _ in range(4):
+    for _ in range(3):
         if tool: tool.start(parallel)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(parallel(torch.randn(6, 8)), torch.randint(0, 2, (6,)))
@@ -160,13 +162,14 @@ main(tool)
 """
 
 
+@pytest.mark.slow
 def test_a_distributed_script_trains_to_the_same_bits_in_a_process_of_its_own(tmp_path: Path) -> None:
     digests = []
-    for number, extra in enumerate(([], ["L0"], ["mix"])):
+    for number, extra in enumerate(([], ["mix"])):
         command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
         command += [str(tmp_path / f"dump{number}"), str(tmp_path / f"store{number}"), *extra]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         digests.append(done.stdout.split()[-1])
     assert len(set(digests)) == 1
-    assert (tmp_path / "dump2" / "step3" / "rank0" / "dump.json").is_file()
+    assert (tmp_path / "dump1" / "step2" / "rank0" / "dump.json").is_file()
