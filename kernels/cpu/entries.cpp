@@ -1,14 +1,17 @@
-// Dump entries of plain tensors.
+// Dump entries of plain values.
 //
 // A call has few tensors, but a step has thousands: the Python objects of an entry (a dict, a list, four floats) and the
-// bytecode that makes them cost more than reading a small tensor. Here a tensor object is asked for its address, shape
-// and dtype, measured, and written down as JSON text in one go. Whatever is not plain goes to a Python callable.
+// bytecode that makes them cost more than reading a small tensor. Here the arguments of a call are read, measured, and
+// written down as one piece of JSON text. Whatever is not plain goes to a Python callable.
 #include "entries.h"
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "number_text.h"
 #include "stats.h"
+#include "tensor_object.h"
 
 namespace msprobe {
 
@@ -16,38 +19,16 @@ namespace {
 
 // Work on at least this many bytes is done without the interpreter lock.
 constexpr int64_t kReleaseFrom = 1 << 18;
-// Addresses below are storage offsets of a freed or missing storage, not memory.
-constexpr uintptr_t kLowestAddress = uintptr_t(1) << 32;
-
-// Owns a reference.
-class Ref {
- public:
-  explicit Ref(PyObject* object) : object_(object) {}
-  ~Ref() { Py_XDECREF(object_); }
-  Ref(const Ref&) = delete;
-  Ref& operator=(const Ref&) = delete;
-  explicit operator bool() const { return object_ != nullptr; }
-  PyObject* get() const { return object_; }
-
- private:
-  PyObject* object_;
-};
-
-PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+constexpr const char* kCapsule = "msprobe.encoder";
 
 struct Names {
-  PyObject* dtype = interned("dtype");
-  PyObject* shape = interned("shape");
-  PyObject* is_cpu = interned("is_cpu");
-  PyObject* requires_grad = interned("requires_grad");
-  PyObject* data_ptr = interned("data_ptr");
-  PyObject* is_contiguous = interned("is_contiguous");
-  PyObject* is_neg = interned("is_neg");
-  PyObject* stride = interned("stride");
-  PyObject* version = interned("_version");
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* version = PyUnicode_InternFromString("_version");
 };
 
-// Tensors measured by encode_values in this process; written under the interpreter lock.
+// Tensors measured by encoders in this process; written under the interpreter lock.
 long long entries_made = 0;
 
 const Names& names() {
@@ -55,102 +36,27 @@ const Names& names() {
   return *all;
 }
 
-// (types, dtypes, fragment, fallback, threads, threads_from, known) as Python passes it; borrowed.
-struct Spec {
-  PyObject *types, *dtypes, *fragment, *fallback, *known;
-  long threads;
-  long long threads_from;
-};
-
-// What `dtypes` holds for one dtype: (code, head, precision, min_exponent, largest, saturates).
+// What is known of one dtype: (dtype, code, head, precision, min_exponent, largest, saturates).
 struct DtypeEntry {
+  PyObject* object = nullptr;  // lives as long as the framework
   Dtype dtype;
-  const char* head = nullptr;
-  Py_ssize_t head_size = 0;
+  std::string head;
   FloatFormat low;
 };
 
-bool read_spec(PyObject* tuple, Spec* spec) {
-  if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 7) {
-    PyErr_Format(PyExc_TypeError, "encode_values(): spec must be a tuple of 7, got %R", tuple);
-    return false;
-  }
-  spec->types = PyTuple_GetItem(tuple, 0);
-  spec->dtypes = PyTuple_GetItem(tuple, 1);
-  spec->fragment = PyTuple_GetItem(tuple, 2);
-  spec->fallback = PyTuple_GetItem(tuple, 3);
-  spec->threads = PyLong_AsLong(PyTuple_GetItem(tuple, 4));
-  spec->threads_from = PyLong_AsLongLong(PyTuple_GetItem(tuple, 5));
-  spec->known = PyTuple_GetItem(tuple, 6);
-  return !PyErr_Occurred() && PyTuple_Check(spec->types) && PyDict_Check(spec->dtypes);
-}
-
-bool is_plain_type(const Spec& spec, PyObject* value) {
-  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
-  for (Py_ssize_t i = 0; i < PyTuple_Size(spec.types); ++i)
-    if (PyTuple_GetItem(spec.types, i) == type) return true;
-  return false;
-}
-
-bool read_dtype(const Spec& spec, PyObject* tensor, DtypeEntry* entry) {
-  const Ref dtype(PyObject_GetAttr(tensor, names().dtype));
-  PyObject* known = dtype ? PyDict_GetItemWithError(spec.dtypes, dtype.get()) : nullptr;  // borrowed
-  if (known == nullptr) return false;
-  entry->dtype = dtype_of(PyLong_AsLong(PyTuple_GetItem(known, 0)));
+bool read_dtype(PyObject* row, DtypeEntry* entry) {
   char* head = nullptr;
-  if (PyBytes_AsStringAndSize(PyTuple_GetItem(known, 1), &head, &entry->head_size) < 0) return false;
-  entry->head = head;
-  entry->low.precision = static_cast<int>(PyLong_AsLong(PyTuple_GetItem(known, 2)));
-  entry->low.min_exponent = static_cast<int>(PyLong_AsLong(PyTuple_GetItem(known, 3)));
-  entry->low.largest = PyFloat_AsDouble(PyTuple_GetItem(known, 4));
-  entry->low.saturates = PyTuple_GetItem(known, 5) == Py_True;
+  Py_ssize_t head_size = 0;
+  if (!PyTuple_Check(row) || PyTuple_Size(row) != 7) return false;
+  entry->object = PyTuple_GetItem(row, 0);
+  entry->dtype = dtype_of(PyLong_AsLong(PyTuple_GetItem(row, 1)));
+  if (PyBytes_AsStringAndSize(PyTuple_GetItem(row, 2), &head, &head_size) < 0) return false;
+  entry->head.assign(head, static_cast<size_t>(head_size));
+  entry->low.precision = static_cast<int>(PyLong_AsLong(PyTuple_GetItem(row, 3)));
+  entry->low.min_exponent = static_cast<int>(PyLong_AsLong(PyTuple_GetItem(row, 4)));
+  entry->low.largest = PyFloat_AsDouble(PyTuple_GetItem(row, 5));
+  entry->low.saturates = PyTuple_GetItem(row, 6) == Py_True;
   return !PyErr_Occurred() && entry->dtype.kind != Kind::kUnknown;
-}
-
-// Whether attribute or method result `object` is the given boolean; an error counts as no.
-bool is(const Ref& object, PyObject* expected) { return object && object.get() == expected; }
-
-bool push_sizes(PyObject* shape, PyObject* stride, Layout* layout) {
-  const Py_ssize_t ndim = PyTuple_Size(shape);
-  if (ndim < 0 || ndim > kMaxDims || PyTuple_Size(stride) != ndim) return false;
-  for (Py_ssize_t i = 0; i < ndim; ++i)
-    layout->push(PyLong_AsLongLong(PyTuple_GetItem(shape, i)), PyLong_AsLongLong(PyTuple_GetItem(stride, i)));
-  return !PyErr_Occurred();
-}
-
-bool append_shape(PyObject* shape, std::string* text, int64_t* numel) {
-  *numel = 1;
-  const Py_ssize_t ndim = PyTuple_Size(shape);
-  if (ndim < 0) return false;
-  for (Py_ssize_t i = 0; i < ndim; ++i) {
-    const long long size = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-    if (size == -1 && PyErr_Occurred()) return false;  // a symbolic size
-    *numel *= size;
-    if (i) *text += ',';
-    append_integer(*text, size);
-  }
-  return true;
-}
-
-// Measures the tensor. False: not plain after all.
-bool measure(const Spec& spec, PyObject* tensor, PyObject* shape, int64_t numel, const Dtype& dtype, Partial* result) {
-  const Ref address(PyObject_CallMethodObjArgs(tensor, names().data_ptr, nullptr));
-  const Ref contiguous(address ? PyObject_CallMethodObjArgs(tensor, names().is_contiguous, nullptr) : nullptr);
-  if (!contiguous) return false;
-  const void* p = PyLong_AsVoidPtr(address.get());
-  if (reinterpret_cast<uintptr_t>(p) < kLowestAddress) return false;
-  const int64_t threads = numel >= spec.threads_from ? spec.threads : 1;
-  Layout layout;
-  if (contiguous.get() != Py_True) {
-    const Ref stride(PyObject_CallMethodObjArgs(tensor, names().stride, nullptr));
-    layout.base = static_cast<const char*>(p);
-    layout.itemsize = dtype.itemsize;
-    if (!stride || !push_sizes(shape, stride.get(), &layout)) return false;
-  }
-  PyThreadState* state = numel * dtype.itemsize >= kReleaseFrom ? PyEval_SaveThread() : nullptr;
-  *result = contiguous.get() == Py_True ? stats(p, numel, dtype, threads) : stats(layout, dtype, threads);
-  if (state != nullptr) PyEval_RestoreThread(state);
-  return true;
 }
 
 void append_extreme(std::string& text, Kind kind, double real, int64_t integer) {
@@ -180,112 +86,326 @@ bool append_statistics(std::string& text, const Partial& r, const DtypeEntry& en
   return true;
 }
 
-// The entry of a plain tensor as JSON; false with no exception set if Python has to do it.
-bool tensor_text(const Spec& spec, PyObject* tensor, std::string* text) {
-  DtypeEntry entry;
-  if (!read_dtype(spec, tensor, &entry)) return false;
-  if (!is(Ref(PyObject_GetAttr(tensor, names().is_cpu)), Py_True)) return false;
-  if (!is(Ref(PyObject_CallMethodObjArgs(tensor, names().is_neg, nullptr)), Py_False)) return false;
-  const Ref shape(PyObject_GetAttr(tensor, names().shape));
-  if (!shape || !PyTuple_Check(shape.get())) return false;
-  text->assign(entry.head, static_cast<size_t>(entry.head_size));
-  int64_t numel = 0;
-  Partial result;
-  if (!append_shape(shape.get(), text, &numel) || numel == 0) return false;
-  if (!measure(spec, tensor, shape.get(), numel, entry.dtype, &result)) return false;
-  if (!append_statistics(*text, result, entry, numel)) return false;
-  const Ref requires_grad(PyObject_GetAttr(tensor, names().requires_grad));
-  *text += is(requires_grad, Py_True) ? ",\"requires_grad\":true}" : ",\"requires_grad\":false}";
-  return static_cast<bool>(requires_grad);
+// Appends a number as `SCALARS` of the encoder in Python writes it. False: not one that is written here.
+bool append_number(PyObject* value, std::string& text) {
+  if (value == Py_True || value == Py_False) {
+    text += value == Py_True ? "{\"type\":\"bool\",\"value\":true}" : "{\"type\":\"bool\",\"value\":false}";
+    return true;
+  }
+  if (PyLong_CheckExact(value)) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return false;
+    text += "{\"type\":\"int\",\"value\":";
+    append_integer(text, number);
+    text += '}';
+    return true;
+  }
+  if (!PyFloat_CheckExact(value)) return false;
+  const double number = PyFloat_AsDouble(value);
+  if (!std::isfinite(number)) return false;
+  text += "{\"type\":\"float\",\"value\":";
+  append_double(text, number);
+  text += '}';
+  return true;
 }
 
-// Entries of tensors that are known not to have changed: {id: (weak reference, version, entry)}. The reference tells a
+// Encodes values with one setting.
+class Encoder {
+ public:
+  // (types, dtypes, fragment, fallback, threads, threads_from, known, exchange); null with an exception if it is wrong.
+  static Encoder* make(PyObject* spec);
+  ~Encoder() { Py_DECREF(spec_); }
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // Whether `value` is of a class that append() may be able to write.
+  bool plain_type(PyObject* value) const;
+
+  // Appends the entry of `value`. False: the fallback has to do it; no exception is set.
+  bool append(PyObject* value, std::string& text);
+
+  // New references; null with an exception set if they fail.
+  PyObject* fragment(const char* text, size_t size) const;
+  PyObject* fallback(PyObject* value) const { return PyObject_CallFunctionObjArgs(fallback_, value, nullptr); }
+
+ private:
+  Encoder(PyObject* spec, PyObject* exchange) : spec_(spec), reader_(exchange) { Py_INCREF(spec); }
+  const DtypeEntry* dtype_of_tensor(PyObject* tensor) const;
+  bool append_tensor(PyObject* tensor, std::string& text) const;
+  Partial measure(const Elements& elements, const Dtype& dtype) const;
+
+  PyObject* spec_;  // owns what the other pointers borrow
+  TensorReader reader_;
+  PyObject *types_ = nullptr, *fragment_ = nullptr, *fallback_ = nullptr, *known_ = nullptr;
+  std::vector<DtypeEntry> dtypes_;
+  int64_t threads_ = 1, threads_from_ = 0;
+};
+
+Encoder* Encoder::make(PyObject* spec) {
+  if (!PyTuple_Check(spec) || PyTuple_Size(spec) != 8 || !PyTuple_Check(PyTuple_GetItem(spec, 0)) ||
+      !PyTuple_Check(PyTuple_GetItem(spec, 1))) {
+    PyErr_Format(PyExc_TypeError, "make_encoder(): expected a tuple of 8 that begins with two tuples, got %R", spec);
+    return nullptr;
+  }
+  auto* encoder = new Encoder(spec, PyTuple_GetItem(spec, 7));
+  encoder->types_ = PyTuple_GetItem(spec, 0);
+  encoder->fragment_ = PyTuple_GetItem(spec, 2);
+  encoder->fallback_ = PyTuple_GetItem(spec, 3);
+  encoder->threads_ = PyLong_AsLongLong(PyTuple_GetItem(spec, 4));
+  encoder->threads_from_ = PyLong_AsLongLong(PyTuple_GetItem(spec, 5));
+  encoder->known_ = PyTuple_GetItem(spec, 6);
+  PyObject* rows = PyTuple_GetItem(spec, 1);
+  encoder->dtypes_.resize(static_cast<size_t>(PyTuple_Size(rows)));
+  bool readable = !PyErr_Occurred();
+  for (size_t i = 0; readable && i < encoder->dtypes_.size(); ++i)
+    readable = read_dtype(PyTuple_GetItem(rows, static_cast<Py_ssize_t>(i)), &encoder->dtypes_[i]);
+  if (readable) return encoder;
+  delete encoder;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "make_encoder(): a row of dtypes is not understood");
+  return nullptr;
+}
+
+bool Encoder::plain_type(PyObject* value) const {
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(types_); ++i)
+    if (PyTuple_GetItem(types_, i) == type) return true;
+  return false;
+}
+
+const DtypeEntry* Encoder::dtype_of_tensor(PyObject* tensor) const {
+  const Ref dtype(PyObject_GetAttr(tensor, names().dtype));
+  for (const DtypeEntry& entry : dtypes_)
+    if (entry.object == dtype.get()) return &entry;
+  return nullptr;
+}
+
+Partial Encoder::measure(const Elements& elements, const Dtype& dtype) const {
+  const int64_t threads = elements.numel >= threads_from_ ? threads_ : 1;
+  PyThreadState* state = elements.numel * dtype.itemsize >= kReleaseFrom ? PyEval_SaveThread() : nullptr;
+  const Partial found = elements.contiguous() ? stats(elements.data, elements.numel, dtype, threads)
+                                              : stats(elements.layout(dtype.itemsize), dtype, threads);
+  if (state != nullptr) PyEval_RestoreThread(state);
+  return found;
+}
+
+bool Encoder::append_tensor(PyObject* tensor, std::string& text) const {
+  const DtypeEntry* entry = dtype_of_tensor(tensor);
+  if (entry == nullptr) return false;
+  Elements elements;
+  if (!reader_.read(tensor, &elements)) return false;
+  const Ref negated(PyObject_CallMethodObjArgs(tensor, names().is_neg, nullptr));
+  if (negated.get() != Py_False) return false;
+  const Ref requires_grad(PyObject_GetAttr(tensor, names().requires_grad));
+  if (!requires_grad) return false;
+  text += entry->head;
+  for (int i = 0; i < elements.ndim; ++i) {
+    if (i) text += ',';
+    append_integer(text, elements.size[i]);
+  }
+  if (!append_statistics(text, measure(elements, entry->dtype), *entry, elements.numel)) return false;
+  text += requires_grad.get() == Py_True ? ",\"requires_grad\":true}" : ",\"requires_grad\":false}";
+  return true;
+}
+
+// Entries of tensors that are known not to have changed: {id: (weak reference, version, text)}. The reference tells a
 // tensor from another one that got its address.
 class Known {
  public:
   Known(PyObject* dict, PyObject* tensor) : dict_(PyDict_Check(dict) ? dict : nullptr), tensor_(tensor) {
     if (dict_ == nullptr) return;
-    key_ = PyLong_FromVoidPtr(tensor);
-    version_ = PyObject_GetAttr(tensor, names().version);
-    if (version_ == nullptr) PyErr_Clear();  // inference tensors have none
+    key_ = Ref(PyLong_FromVoidPtr(tensor));
+    version_ = Ref(PyObject_GetAttr(tensor, names().version));
+    if (!version_) PyErr_Clear();  // inference tensors have none
   }
-  ~Known() {
-    Py_XDECREF(key_);
-    Py_XDECREF(version_);
-  }
-  Known(const Known&) = delete;
-  Known& operator=(const Known&) = delete;
 
-  // The entry (borrowed), or null.
+  // The text (bytes, borrowed), or null.
   PyObject* find() const {
-    if (key_ == nullptr || version_ == nullptr) return nullptr;
-    PyObject* found = PyDict_GetItemWithError(dict_, key_);
-    if (found == nullptr) return nullptr;
-    if (PyWeakref_GetObject(PyTuple_GetItem(found, 0)) != tensor_) return nullptr;
-    return PyObject_RichCompareBool(PyTuple_GetItem(found, 1), version_, Py_EQ) == 1 ? PyTuple_GetItem(found, 2)
-                                                                                   : nullptr;
+    if (!key_ || !version_) return nullptr;
+    PyObject* found = PyDict_GetItemWithError(dict_, key_.get());
+    if (found == nullptr || PyWeakref_GetObject(PyTuple_GetItem(found, 0)) != tensor_) return nullptr;
+    const bool same = PyObject_RichCompareBool(PyTuple_GetItem(found, 1), version_.get(), Py_EQ) == 1;
+    return same ? PyTuple_GetItem(found, 2) : nullptr;
   }
 
-  void keep(PyObject* entry) const {
-    if (key_ == nullptr || version_ == nullptr) return;
+  void keep(const char* text, size_t size) const {
+    if (!key_ || !version_) return;
     const Ref reference(PyWeakref_NewRef(tensor_, nullptr));
-    const Ref value(reference ? PyTuple_Pack(3, reference.get(), version_, entry) : nullptr);
-    if (!value || PyDict_SetItem(dict_, key_, value.get()) < 0) PyErr_Clear();
+    const Ref bytes(PyBytes_FromStringAndSize(text, static_cast<Py_ssize_t>(size)));
+    const Ref value(reference && bytes ? PyTuple_Pack(3, reference.get(), version_.get(), bytes.get()) : nullptr);
+    if (!value || PyDict_SetItem(dict_, key_.get(), value.get()) < 0) PyErr_Clear();
   }
 
  private:
   PyObject* dict_;
   PyObject* tensor_;
-  PyObject* key_ = nullptr;
-  PyObject* version_ = nullptr;
+  Ref key_;
+  Ref version_;
 };
 
-PyObject* encode_one(const Spec& spec, PyObject* value, std::string* text) {
-  if (value == Py_None) {
-    Py_INCREF(value);
-    return value;
+bool Encoder::append(PyObject* value, std::string& text) {
+  if (!plain_type(value)) return append_number(value, text);
+  const Known known(known_, value);
+  if (PyObject* before = known.find()) {
+    text.append(PyBytes_AsString(before), static_cast<size_t>(PyBytes_Size(before)));
+    return true;
   }
-  if (is_plain_type(spec, value)) {
-    const Known known(spec.known, value);
-    if (PyObject* entry = known.find()) {
-      Py_INCREF(entry);
-      return entry;
-    }
-    if (tensor_text(spec, value, text)) {
-      const Ref bytes(PyBytes_FromStringAndSize(text->data(), static_cast<Py_ssize_t>(text->size())));
-      PyObject* entry = bytes ? PyObject_CallFunctionObjArgs(spec.fragment, bytes.get(), nullptr) : nullptr;
-      if (entry != nullptr) {
-        ++entries_made;
-        known.keep(entry);
-      }
-      return entry;
-    }
-    PyErr_Clear();  // asking an unusual tensor may raise; the fallback finds out why
+  const size_t start = text.size();
+  if (append_tensor(value, text)) {
+    ++entries_made;
+    known.keep(text.data() + start, text.size() - start);
+    return true;
   }
-  return PyObject_CallFunctionObjArgs(spec.fallback, value, nullptr);
+  PyErr_Clear();  // asking an unusual tensor may raise; the fallback finds out why
+  text.resize(start);
+  return false;
+}
+
+PyObject* Encoder::fragment(const char* text, size_t size) const {
+  const Ref bytes(PyBytes_FromStringAndSize(text, static_cast<Py_ssize_t>(size)));
+  return bytes ? PyObject_CallFunctionObjArgs(fragment_, bytes.get(), nullptr) : nullptr;
+}
+
+void destroy(PyObject* capsule) { delete static_cast<Encoder*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+
+Encoder* encoder_of(PyObject* capsule) { return static_cast<Encoder*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+
+// Entries as they are encoded: one text as long as all are plain, separate objects from the first other one on.
+class Entries {
+ public:
+  Entries(Encoder& encoder, size_t count) : encoder_(encoder) {
+    text_.reserve(256 * count + 2);
+    ends_.reserve(count);
+  }
+
+  // `key` is the JSON text in front of the entry. False: an exception is set.
+  bool add(PyObject* value, const std::string& key) {
+    if (!ends_.empty()) text_ += ',';
+    text_ += key;
+    const size_t start = text_.size();
+    Ref other;
+    if (value == Py_None) {
+      Py_INCREF(value);
+      other = Ref(value);
+    } else if (!encoder_.append(value, text_)) {
+      other = Ref(encoder_.fallback(value));
+      if (!other) return false;
+    }
+    all_plain_ = all_plain_ && !other;
+    ends_.push_back({start, text_.size(), std::move(other)});
+    return true;
+  }
+
+  bool all_plain() const { return all_plain_; }
+
+  // The text between the brackets as one fragment.
+  PyObject* together(char open, char close) const {
+    std::string text(1, open);
+    text += text_;
+    text += close;
+    return encoder_.fragment(text.data(), text.size());
+  }
+
+  PyObject* entry(size_t i) {
+    if (ends_[i].other) return ends_[i].other.release();
+    return encoder_.fragment(text_.data() + ends_[i].start, ends_[i].end - ends_[i].start);
+  }
+
+ private:
+  struct End {
+    size_t start, end;
+    Ref other;
+  };
+
+  Encoder& encoder_;
+  std::string text_;
+  std::vector<End> ends_;
+  bool all_plain_ = true;
+};
+
+// Appends `"key":`. False: the key is not text that is written as it is.
+bool quoted(PyObject* key, std::string* text) {
+  if (!PyUnicode_Check(key)) return false;
+  Py_ssize_t size = 0;
+  const char* name = PyUnicode_AsUTF8AndSize(key, &size);
+  if (name == nullptr) {
+    PyErr_Clear();  // a lone surrogate
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < size; ++i)
+    if (name[i] < ' ' || name[i] == '"' || name[i] == '\\' || name[i] == 127) return false;
+  text->assign(1, '"').append(name, static_cast<size_t>(size)).append("\":");
+  return true;
 }
 
 }  // namespace
 
 PyObject* encoded_count() { return PyLong_FromLongLong(entries_made); }
 
-PyObject* encode_values(PyObject* values, PyObject* spec_tuple) {
-  Spec spec;
-  if (!read_spec(spec_tuple, &spec)) return nullptr;
-  const Ref sequence(PySequence_Tuple(values));
+PyObject* make_encoder(PyObject* spec) {
+  Encoder* encoder = Encoder::make(spec);
+  return encoder != nullptr ? PyCapsule_New(encoder, kCapsule, destroy) : nullptr;
+}
+
+PyObject* encode_value(PyObject* value, PyObject* capsule) {
+  Encoder* encoder = encoder_of(capsule);
+  if (encoder == nullptr) return nullptr;
+  std::string text;
+  text.reserve(256);
+  if (value == Py_None) Py_RETURN_NONE;
+  return encoder->append(value, text) ? encoder->fragment(text.data(), text.size()) : encoder->fallback(value);
+}
+
+PyObject* encode_values(PyObject* values, PyObject* capsule) {
+  Encoder* encoder = encoder_of(capsule);
+  const Ref sequence(encoder != nullptr ? PySequence_Tuple(values) : nullptr);
   if (!sequence) return nullptr;
   const Py_ssize_t count = PyTuple_Size(sequence.get());
-  PyObject* result = PyList_New(count);
-  std::string text;
-  for (Py_ssize_t i = 0; result != nullptr && i < count; ++i) {
-    PyObject* entry = encode_one(spec, PyTuple_GetItem(sequence.get(), i), &text);
-    if (entry == nullptr) {
-      Py_DECREF(result);
-      return nullptr;
-    }
-    PyList_SetItem(result, i, entry);
+  static const std::string no_key;
+  Entries entries(*encoder, static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i)
+    if (!entries.add(PyTuple_GetItem(sequence.get(), i), no_key)) return nullptr;
+  if (entries.all_plain()) return entries.together('[', ']');
+  Ref list(PyList_New(count));
+  for (Py_ssize_t i = 0; list && i < count; ++i) {
+    PyObject* entry = entries.entry(static_cast<size_t>(i));
+    if (entry == nullptr) return nullptr;
+    PyList_SetItem(list.get(), i, entry);
   }
-  return result;
+  return list.release();
+}
+
+PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
+  Encoder* encoder = encoder_of(capsule);
+  if (encoder == nullptr) return nullptr;
+  if (!PyDict_Check(mapping)) {
+    PyErr_Format(PyExc_TypeError, "encode_pairs(): expected a dict, got %R", mapping);
+    return nullptr;
+  }
+  Entries entries(*encoder, static_cast<size_t>(PyDict_Size(mapping)));
+  std::vector<Ref> keys;
+  PyObject *key, *value;
+  std::string text;
+  // Snapshot first: the fallback runs Python code, which may change the mapping.
+  std::vector<Ref> values;
+  for (Py_ssize_t at = 0; PyDict_Next(mapping, &at, &key, &value);) {
+    if (!quoted(key, &text)) Py_RETURN_NONE;
+    Py_INCREF(key);
+    Py_INCREF(value);
+    keys.emplace_back(key);
+    values.emplace_back(value);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    quoted(keys[i].get(), &text);
+    if (!entries.add(values[i].get(), text)) return nullptr;
+  }
+  if (entries.all_plain()) return entries.together('{', '}');
+  Ref found(PyDict_New());
+  for (size_t i = 0; found && i < keys.size(); ++i) {
+    const Ref entry(entries.entry(i));
+    if (!entry || PyDict_SetItem(found.get(), keys[i].get(), entry.get()) < 0) return nullptr;
+  }
+  return found.release();
 }
 
 }  // namespace msprobe

@@ -1,14 +1,17 @@
-// Dump entries of plain tensors, written as JSON without an intermediate Python object.
+// Dump entries of plain values, written as JSON without an intermediate Python object.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 namespace msprobe {
 
-// encode_values(values, spec): see the documentation string in module.cpp.
-PyObject* encode_values(PyObject* values, PyObject* spec);
+// See the documentation strings in module.cpp.
+PyObject* make_encoder(PyObject* spec);
+PyObject* encode_value(PyObject* value, PyObject* encoder);
+PyObject* encode_values(PyObject* values, PyObject* encoder);
+PyObject* encode_pairs(PyObject* mapping, PyObject* encoder);
 
-// Number of tensors that encode_values has measured in this process.
+// Number of tensors measured by encoders in this process.
 PyObject* encoded_count();
 
 }  // namespace msprobe

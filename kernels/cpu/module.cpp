@@ -244,11 +244,20 @@ PyObject* py_find_nonfinite(PyObject*, PyObject* const* values, Py_ssize_t count
   return PyBool_FromLong(run(numel * dtype.itemsize, [&] { return find_nonfinite(p, numel, code, dtype); }));
 }
 
-PyObject* py_encode_values(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  const Arguments args("encode_values", values, count);
+PyObject* py_make_encoder(PyObject*, PyObject* spec) {
+  try {
+    return make_encoder(spec);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+template <PyObject* (*kEncode)(PyObject*, PyObject*)>
+PyObject* py_encode(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  const Arguments args("encode", values, count);
   if (!args.count_within(2, 2)) return nullptr;
   try {
-    return encode_values(values[0], values[1]);
+    return kEncode(values[0], values[1]);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -280,13 +289,21 @@ PyMethodDef methods[] = {
      "hash64_strided(ptr, sizes, strides, itemsize, threads) -> hash64 of the bytes in row-major order"},
     {"find_nonfinite", method(py_find_nonfinite), METH_FASTCALL,
      "find_nonfinite(ptr, numel, dtype_code) -> whether an element is NaN or infinite"},
-    {"encode_values", method(py_encode_values), METH_FASTCALL,
-     "encode_values(values, (types, dtypes, fragment, fallback, threads, threads_from, known)) -> list\n\n"
-     "Entries of a sequence of values. A tensor whose type is in `types`, on the CPU and of a dtype in\n"
-     "`dtypes` {dtype: (code, head, precision, min_exponent, largest, saturates)} becomes fragment(JSON bytes): head,\n"
-     "shape, Max, Min, and Mean and Norm rounded to the float format. None stays; fallback(value) does the rest.\n"
-     "`known`: a dict that holds the entries of tensors measured before, which are used again while the tensor's\n"
-     "version is the same; None: every tensor is measured."},
+    {"make_encoder", py_make_encoder, METH_O,
+     "make_encoder((types, dtypes, fragment, fallback, threads, threads_from, known, exchange)) -> capsule\n\n"
+     "How to encode. A tensor whose type is in `types`, in host memory and of a dtype in `dtypes` (rows of dtype, code,\n"
+     "head, precision, min_exponent, largest, saturates) becomes JSON: head, shape, Max, Min, and Mean and Norm rounded\n"
+     "to the float format. Plain numbers become {type, value}, None stays, fallback(value) does the rest.\n"
+     "`fragment` turns JSON bytes into a value. `known`: a dict that holds the text of tensors measured before, which\n"
+     "is used again while the tensor's version is the same; None: every tensor is measured. `exchange`: the DLPack C\n"
+     "exchange capsule of the tensor class, or None."},
+    {"encode_value", method(py_encode<encode_value>), METH_FASTCALL,
+     "encode_value(value, encoder) -> the entry: a fragment, None, or what the fallback says"},
+    {"encode_values", method(py_encode<encode_values>), METH_FASTCALL,
+     "encode_values(values, encoder) -> fragment of the whole JSON list if every value is plain, else list of entries"},
+    {"encode_pairs", method(py_encode<encode_pairs>), METH_FASTCALL,
+     "encode_pairs(dict, encoder) -> fragment of the whole JSON object, a dict of entries if a value is not plain, or\n"
+     "None if a key is not plain text"},
     {"encoded_count", py_encoded_count, METH_NOARGS, "encoded_count() -> tensors measured by encode_values so far"},
     {"isa", py_isa, METH_NOARGS, "isa() -> 'avx512', 'avx2', 'baseline' or 'portable': the kernels in use"},
     {nullptr, nullptr, 0, nullptr},

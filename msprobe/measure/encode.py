@@ -25,6 +25,8 @@ SummaryMode: TypeAlias = Literal["statistics", "md5", "xor", "hash"]
 Precision: TypeAlias = Literal["low", "high"]
 Parents: TypeAlias = tuple[int, ...]
 
+_NAMED = frozenset(scalars.NAMED)
+
 #: Containers nested deeper are cut.
 DEPTH_LIMIT = 64
 
@@ -104,11 +106,11 @@ class ValueEncoder:
             with Quiet():
                 return self._encode(value, path, ())
         if path is None and self._fast is not None:
-            return self._fast.encode((value,))[0]
+            return self._fast.encode_one(value)
         return self._encode(value, path, ())
 
-    def encode_sequence(self, values: Iterable[Any], prefix: str | None = None) -> list[Any]:
-        """Return the JSON forms of `values`; element ``i`` has the path ``prefix.i``."""
+    def encode_sequence(self, values: Iterable[Any], prefix: str | None = None) -> Any:
+        """Return the JSON list of `values`, a list or ``orjson.Fragment``; element ``i`` has the path ``prefix.i``."""
         if _is_tracing():  # torch.jit.trace would record sizes as tensors
             with Quiet():
                 return self._items(values, prefix, ())
@@ -116,11 +118,15 @@ class ValueEncoder:
             return self._fast.encode(values)
         return self._items(values, prefix, ())
 
-    def encode_mapping(self, mapping: Mapping[Any, Any], prefix: str | None = None) -> dict[str, Any]:
-        """Return the JSON forms of a mapping's values under their keys as text; paths are ``prefix.key``."""
+    def encode_mapping(self, mapping: Mapping[Any, Any], prefix: str | None = None) -> Any:
+        """Return the JSON object of a mapping, a dict or ``orjson.Fragment``; keys are text, paths ``prefix.key``."""
         if _is_tracing():
             with Quiet():
                 return self._pairs(mapping.items(), prefix, ())
+        if prefix is None and self._fast is not None and type(mapping) is dict and mapping.keys().isdisjoint(_NAMED):
+            found = self._fast.encode_pairs(mapping)
+            if found is not None:
+                return found
         return self._pairs(mapping.items(), prefix, ())
 
     def trust_versions(self, *, on: bool) -> None:

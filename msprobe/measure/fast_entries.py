@@ -21,47 +21,60 @@ _WIDE = (53, -1022, 0.0, False)
 _KINDS = ("float", "int", "bool")
 
 
-def _dtype_table(*, low: bool) -> dict[torch.dtype, tuple[object, ...]]:
-    table: dict[torch.dtype, tuple[object, ...]] = {}
+def _dtype_rows(*, low: bool) -> tuple[tuple[object, ...], ...]:
+    rows: list[tuple[object, ...]] = []
     for dtype, info in PLAIN_DTYPES.items():
         if info.kind not in _KINDS:
             continue
         target = FORMATS.get(info.name.removeprefix("torch.")) if low else None
         form = _WIDE if target is None else (target.precision, target.min_exponent, target.largest, target.saturates)
         head = f'{{"type":"torch.Tensor","dtype":"{info.name}","shape":['.encode()
-        table[dtype] = (info.code, head, *form)
-    return table
+        rows.append((dtype, info.code, head, *form))
+    return tuple(rows)
 
 
 class FastEntries:
-    """Encodes sequences with the native kernel.
+    """Encodes arguments and results of calls with the native kernel.
 
     Parameters
     ----------
     fallback
-        Encodes one value that is no plain tensor.
+        Encodes one value that is neither a plain tensor nor a plain number.
     low
         Round mean and norm to the tensor's dtype.
     """
 
-    __slots__ = ("_active", "_encode_values", "_known", "_measuring", "_trusting")
+    __slots__ = ("_active", "_encode_pairs", "_encode_value", "_encode_values", "_known", "_measuring", "_trusting")
 
     def __init__(self, fallback: Callable[[Any], Any], *, low: bool) -> None:
-        self._encode_values = getattr(native_module(), "encode_values", None)
-        self._known: dict[int, tuple[Any, int, Any]] = {}
+        native = native_module()
+        self._known: dict[int, tuple[Any, int, bytes]] = {}
+        self._encode_values = getattr(native, "encode_values", None)
+        if native is None or self._encode_values is None:
+            return
+        self._encode_value = native.encode_value
+        self._encode_pairs = native.encode_pairs
         types = (torch.Tensor, torch.nn.Parameter)
-        spec = (types, _dtype_table(low=low), orjson.Fragment, fallback, torch.get_num_threads(), THREADED)
-        self._measuring: tuple[object, ...] = (*spec, None)
-        self._trusting: tuple[object, ...] = (*spec, self._known)
-        self._active: tuple[object, ...] = self._measuring
+        exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        spec = (types, _dtype_rows(low=low), orjson.Fragment, fallback, torch.get_num_threads(), THREADED)
+        self._measuring = native.make_encoder((*spec, None, exchange))
+        self._trusting = native.make_encoder((*spec, self._known, exchange))
+        self._active = self._measuring
 
     def __bool__(self) -> bool:
         return self._encode_values is not None
 
-    def encode(self, values: Iterable[Any]) -> list[Any]:
-        """Return entries: JSON fragments for plain tensors, None for None, what `fallback` says for the rest."""
-        entries: list[Any] = self._encode_values(values, self._active)  # type: ignore[misc]
-        return entries
+    def encode(self, values: Iterable[Any]) -> Any:
+        """Return the JSON list of the entries: one fragment if all values are plain, else a list of entries."""
+        return self._encode_values(values, self._active)  # type: ignore[misc]
+
+    def encode_one(self, value: Any) -> Any:
+        """Return the entry of one value."""
+        return self._encode_value(value, self._active)
+
+    def encode_pairs(self, mapping: dict[Any, Any]) -> Any:
+        """Return the JSON object of the entries as `encode` does; None if a key needs the encoder in Python."""
+        return self._encode_pairs(mapping, self._active)
 
     def trust_versions(self, *, on: bool) -> None:
         """Use a tensor's entry again while its version counter stays the same, or measure it each time.

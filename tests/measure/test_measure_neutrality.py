@@ -144,7 +144,7 @@ def test_a_jit_trace_stays_the_same() -> None:
             y = x * 2
             if measured:
                 found = ValueEncoder().encode_sequence([y, y.t()])
-                assert [read(entry)["shape"] for entry in found] == [[2, 3], [3, 2]]
+                assert [entry["shape"] for entry in read(found)] == [[2, 3], [3, 2]]
                 encode_all(y)
             return y + 1
 
