@@ -1,20 +1,23 @@
 #include "stats.h"
 
+#include <algorithm>
+
 #include "parallel.h"
 
 namespace msprobe {
 
 namespace {
 
-// A large tensor is always cut into this many ranges, so that memory is bounded and the order of additions fixed.
+// A large tensor is cut into ranges; how many depends on its size only, so that the order of additions is fixed.
 constexpr int kRanges = 64;
+constexpr int64_t kRangeFrom = int64_t(1) << 15;
 
 struct Ranges {
   int count;
   int64_t length;
 
   explicit Ranges(int64_t n) {
-    count = n < kThreadedFrom ? 1 : kRanges;
+    count = n < kThreadedFrom ? 1 : static_cast<int>(std::min<int64_t>(n / kRangeFrom, kRanges));
     length = ((n + count - 1) / count + kBlock - 1) / kBlock * kBlock;
   }
 };

@@ -40,7 +40,7 @@ void each_piece(const Layout& layout, int64_t begin, int64_t end, const Use& use
 template <class Use, class Combine>
 uint64_t over_ranges(const Layout& layout, int64_t threads, const Use& use, const Combine& combine) {
   const int64_t nbytes = layout.numel * layout.itemsize;
-  const int count = nbytes / 8 < kThreadedFrom || threads <= 1 ? 1 : kRanges;
+  const int count = nbytes / 8 < kThreadedWordsFrom || threads <= 1 ? 1 : kRanges;
   const int64_t length = ((nbytes + count - 1) / count + kPieceBytes - 1) / kPieceBytes * kPieceBytes;
   uint64_t found[kRanges] = {};
   const auto run = [&](int i) {

@@ -20,6 +20,7 @@ from typing_extensions import Required
 from msprobe.store.at_exit import OPEN
 from msprobe.store.failures import Announcer
 from msprobe.store.json_bytes import dumps_json, dumps_members
+from msprobe.store.regular_flush import FLUSHING
 from msprobe.store.step_files import StepFiles
 
 _ENCODING_ERRORS = (TypeError, ValueError, RuntimeError)  # RuntimeError: recursion, or a dict changed by another thread
@@ -116,13 +117,8 @@ class StepWriter:
             refusal=refusal,
         )
         OPEN.add(self)
-        self._stop_flusher = threading.Event()
-        self._flusher: threading.Thread | None = None
         if flush_every is not None:
-            self._flusher = threading.Thread(
-                target=self._flush_regularly, args=(flush_every,), name="msprobe-flush", daemon=True
-            )
-            self._flusher.start()
+            FLUSHING.add(self, flush_every)
 
     # Hot path: three appends. The lists are never replaced, only emptied from the front, so that an append from another
     # thread is never lost.
@@ -220,9 +216,7 @@ class StepWriter:
         """
         if self._in_forked_child():
             return
-        self._stop_flusher.set()
-        if self._flusher is not None and self._flusher is not threading.current_thread():
-            self._flusher.join()
+        FLUSHING.discard(self)
         self.flush()
         with self._lock:
             if self._closed:
@@ -262,10 +256,6 @@ class StepWriter:
         self._records.clear()
         self._parents.clear()
         self._calls.clear()
-
-    def _flush_regularly(self, seconds: float) -> None:
-        while not self._stop_flusher.wait(seconds):
-            self.flush()
 
     def _flush_pending(self) -> None:
         if not (self._records or self._parents or self._calls):

@@ -83,7 +83,26 @@ def test_the_background_thread_writes_within_a_second(folder: Path) -> None:
         deadline.wait(0.01)
     assert load(folder, "dump.json")["data"] == {"a": {}}
     writer.finish({})
+    for _ in range(200):  # the thread ends when it next wakes up and finds no writer open
+        if not [thread for thread in threading.enumerate() if thread.name == "msprobe-flush"]:
+            break
+        deadline.wait(0.01)
     assert not [thread for thread in threading.enumerate() if thread.name == "msprobe-flush"]
+
+
+def test_one_thread_serves_all_steps_and_each_at_its_own_pace(tmp_path: Path) -> None:
+    slow = open_writer(tmp_path / "slow", flush_every=60.0)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "msprobe-flush"]
+    fast = open_writer(tmp_path / "fast", flush_every=0.02)
+    assert [other for other in threading.enumerate() if other.name == "msprobe-flush"] == [thread]
+    fast.add("a", {})
+    for _ in range(200):
+        if load(tmp_path / "fast", "dump.json")["data"]:
+            break
+        threading.Event().wait(0.01)
+    assert load(tmp_path / "fast", "dump.json")["data"] == {"a": {}}
+    slow.finish({})
+    fast.finish({})
 
 
 def test_asynchronous_mode_writes_nothing_before_the_pause(folder: Path) -> None:
