@@ -86,13 +86,6 @@ class InputEdges:
     def __bool__(self) -> bool:
         return bool(self.inner or self.leaves)
 
-    def position_of(self, node: Node, number: int) -> list[int] | None:
-        """Positions of the arguments whose gradient flows along the edge; None for an edge inside the call."""
-        positions = self.inner.get((node, number))
-        if positions is None and type(node) is AccumulateGrad:
-            positions = self.leaves.get(id(node.variable))
-        return positions
-
 
 class SpanPlan(NamedTuple):
     """Which nodes to listen at for the gradients of one call.
@@ -119,9 +112,15 @@ class SpanPlan(NamedTuple):
         slots = self.arguments.get(node)
         if slots is None:
             return None if self.arguments else node
-        positions = [slot.position for slot in slots]
-        plain = all(slot.geometry is None for slot in (*slots, *self.results[node]))
-        return node if plain and len(set(positions)) == len(positions) else None
+        positions = set()
+        for _, position, geometry in slots:
+            if geometry is not None:
+                return None
+            positions.add(position)
+        for slot in self.results[node]:
+            if slot.geometry is not None:
+                return None
+        return node if len(positions) == len(slots) else None
 
 
 def plan_span(edges: InputEdges, since: int, outputs: Sequence[torch.Tensor]) -> SpanPlan | None:
@@ -177,29 +176,37 @@ def _result_slot(tensor: torch.Tensor, node: Node, slot: Slot, since: int) -> tu
 
 def _argument_slots(edges: InputEdges, since: int, results: dict[Node, list[Slot]]) -> dict[Node, list[Slot]]:
     """Walk from the results' nodes back to the inputs' edges."""
-    hits: dict[int, list[tuple[Node, int]]] = {}
-    shared: dict[int, list[int]] = {}
+    hits: dict[int, tuple[list[int], list[tuple[Node, int]]]] = {}  # by the first position that has the edge
     arguments: dict[Node, list[Slot]] = {}
+    inner, leaves, bases = edges.inner, edges.leaves, edges.bases
     seen = set(results)
     pending = list(results)
     while pending:
         node = pending.pop()
-        for number, (owner, owner_number) in enumerate(node.next_functions):
+        for number, edge in enumerate(node.next_functions):
+            owner = edge[0]
             if owner is None:
                 continue
-            positions = edges.position_of(owner, owner_number)
+            positions = inner.get(edge)
+            if positions is None and type(owner) is AccumulateGrad:
+                positions = leaves.get(id(owner.variable))
+                if positions is None:
+                    continue
             if positions is not None:
-                hits.setdefault(positions[0], []).append((node, number))
-                shared[positions[0]] = positions
+                found = hits.get(positions[0])
+                if found is None:
+                    hits[positions[0]] = positions, [(node, number)]
+                else:
+                    found[1].append((node, number))
                 continue
-            base = edges.bases.get((owner, owner_number)) if edges.bases else None
+            base = bases.get(edge) if bases else None
             if base is not None:
                 arguments.setdefault(node, []).append(base._replace(number=number))
-            elif owner not in seen and type(owner) is not AccumulateGrad and owner._sequence_nr() >= since:
+            elif owner not in seen and owner._sequence_nr() >= since:
                 seen.add(owner)
                 pending.append(owner)
-    for first, found in hits.items():
-        for (node, number), position in zip(found, _assign(shared[first], found), strict=True):
+    for positions, places in hits.values():
+        for (node, number), position in zip(places, _assign(positions, places), strict=True):
             arguments.setdefault(node, []).append(Slot(number, position, None))
     return arguments
 
@@ -210,6 +217,6 @@ def _assign(positions: list[int], found: list[tuple[Node, int]]) -> Sequence[int
     One node that takes the same tensor several times (``h * h``, attention with q = k = v) lists it in argument
     order. When several nodes take it, which came from which argument cannot be told: the sum goes to the first.
     """
-    if len(found) == len(positions) and len({id(node) for node, _ in found}) == 1:
+    if len(found) == len(positions) and (len(found) == 1 or len({id(node) for node, _ in found}) == 1):
         return positions
     return [positions[0]] * len(found)
