@@ -179,14 +179,36 @@ class PrecisionDebugger(metaclass=_PerProcess):
 
     @classmethod
     def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
-        """Save single values (level debug).
+        """Write a value into the current step, and the gradients of its tensors when a backward pass computes them.
+
+        Works at level "debug", where ``start()`` and ``stop()`` are not needed; ``step()`` ends the step. At another
+        level it does nothing and says so once.
+
+        Parameters
+        ----------
+        variable
+            A tensor, number, text, or lists, tuples, dicts and dataclasses of them.
+        name : str
+            The n-th value of a name in a step is ``name.n.debug`` in debug.json, ``name_grad.n.debug`` its gradients.
+        save_backward : bool
+            Whether gradients are written.
 
         Raises
         ------
         LifecycleError
-            Level debug is not available in this version.
+            If there is no debugger.
         """
-        raise LifecycleError('save() belongs to level "debug", which is not available in this version')
+        if torch.compiler.is_compiling():
+            return
+        debugger = cls._current()
+        saver = debugger._adapter.saver
+        if saver is None:
+            level = debugger._session.config.level
+            debugger._session.tell(f'save() writes values at level "debug" only; at level "{level}" it does nothing')
+        elif not isinstance(name, str) or not name:
+            debugger._session.tell(f"save(..., name={name!r}): the name must be a non-empty text; nothing is saved")
+        elif debugger._session.open_for_save():
+            saver.save(variable, name, save_backward=save_backward)
 
     @classmethod
     def register_custom_api(cls, module: Any, name: str, prefix: str | None = None) -> None:

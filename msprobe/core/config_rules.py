@@ -144,9 +144,9 @@ def _risk_level(view: View) -> Iterator[Finding]:
     config = view.config
     if config.risk_level is RiskLevel.FOCUS:  # the default, which templates spell out
         return
-    if view.mode is not Mode.PYTORCH or config.level not in (Level.L1, Level.MIX):
-        yield 'risk_level has an effect only on PyTorch at level "L1" or "mix"'
-    elif config.risk_level is not RiskLevel.ALL and (config.scope or config.list):
+    if view.mode is not Mode.PYTORCH or config.level not in (Level.L1, Level.L2, Level.MIX):
+        yield 'risk_level has an effect only on PyTorch at level "L1", "mix" or "L2"'
+    elif config.level is not Level.L2 and config.risk_level is not RiskLevel.ALL and (config.scope or config.list):
         yield "risk_level has no effect while scope or list is set: they decide alone"
 
 

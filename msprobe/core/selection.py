@@ -31,6 +31,9 @@ class _NameList:
         self._exact = frozenset(entry for entry in entries if parse_name(entry) is not None)
         self._parts = tuple(entry for entry in entries if entry not in self._exact)
 
+    def holds(self, name: str) -> bool:
+        return name in self._exact
+
     def matches(self, name: str) -> bool:
         return name in self._exact or any(part in name for part in self._parts)
 
@@ -67,6 +70,8 @@ class Selection:
         Case-insensitive substrings of names that also get full tensors.
     expand_modules : bool
         Level ``mix``: a ``list`` entry that matches a module selects everything that runs inside it.
+    expand_apis : bool
+        Level ``L2``: so does an entry that matches an API call, for the kernels inside.
     """
 
     def __init__(
@@ -76,11 +81,13 @@ class Selection:
         tensor_list: Sequence[str] = (),
         *,
         expand_modules: bool = False,
+        expand_apis: bool = False,
     ) -> None:
         self._names = _NameList(names) if names else None
         self._scope = _Scope(*scope) if scope else None
         self._tensor_parts = tuple(part.lower() for part in tensor_list)
-        self._expand_modules = expand_modules
+        self._expand_modules = expand_modules or expand_apis
+        self._expand_apis = expand_apis
         self.everything = self._names is None and self._scope is None
 
     def enter(self, call: CallName, enclosing: Choice = NOTHING) -> tuple[Choice, Choice]:
@@ -90,14 +97,14 @@ class Selection:
         ----------
         call : CallName
         enclosing : Choice
-            What the enclosing module's expansion selects (second value returned for that module).
+            What the expansion of the enclosing module or API selects (second value returned for it).
 
         Returns
         -------
         choice : Choice
             What is recorded of this call.
         expansion : Choice
-            What calls inside it inherit; :data:`NOTHING` unless it is an expanded module.
+            What calls inside it inherit; :data:`NOTHING` unless it is an expanded module or API.
         """
         if self.everything:
             return ALL, NOTHING
@@ -108,7 +115,7 @@ class Selection:
         own = Choice(self._names.matches(forward), self._names.matches(backward))
         if self._expand_modules:
             own = Choice(own.forward or enclosing.forward, own.backward or enclosing.backward)
-        expansion = own if self._expand_modules and call.module else NOTHING
+        expansion = own if self._expand_modules and (call.module or self._expand_apis) else NOTHING
         return Choice(own.forward and in_scope, own.backward and in_scope), expansion
 
     def leave(self, call: CallName) -> None:
@@ -136,6 +143,10 @@ class Selection:
     def may_record_backward(self, choice: Choice) -> bool:
         """Whether the call's gradients have to be watched: a scope may open only during the backward pass."""
         return choice.backward or self._scope is not None
+
+    def names(self, name: str) -> bool:
+        """Whether ``list`` holds the full name of the record ``name`` itself."""
+        return self._names is not None and self._names.holds(name)
 
     def wants_tensors(self, name: str) -> bool:
         """Whether ``tensor_list`` asks for the full tensors of the record ``name``."""

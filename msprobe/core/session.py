@@ -73,7 +73,7 @@ class Session:
         self._records = 0
         self._left_out = False  # this rank is not wanted: recording nothing is what was asked for
         self._ever_started = False
-        self._idle_reason = "start() was never called"
+        self._idle_reason = f"{'save' if config.level == 'debug' else 'start'}() was never called"
         OPEN.add(self)
         for text in config.warnings:
             _LOG.warning("msprobe: %s", text)
@@ -92,7 +92,7 @@ class Session:
             return
         models = self._adapter.models_of(model)
         if self.started:
-            self._tell("start() was called again before stop(); the earlier start ends here")
+            self.tell("start() was called again before stop(); the earlier start ends here")
             self.stop()
         self._ever_started = True
         if not self._wanted(rank_id):
@@ -105,7 +105,7 @@ class Session:
             self._adapter.attach(models)
         except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
             self.stop()
-            self._tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
+            self.tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
 
     def stop(self) -> None:
         """Stop recording. What was recorded is complete on disk; the step goes on until :meth:`step`."""
@@ -113,7 +113,7 @@ class Session:
             return
         if not self.started:
             if not self._ever_started:
-                self._tell("stop() was called before start(); nothing was being recorded")
+                self.tell("stop() was called before start(); nothing was being recorded")
             return
         self.started = False
         self._adapter.detach()
@@ -132,7 +132,7 @@ class Session:
             return
         resume = self.started
         if resume:
-            self._tell("step() was called before stop(); recording goes on with the next step")
+            self.tell("step() was called before stop(); recording goes on with the next step")
             self._adapter.detach()
             self.started = False
         self._close_step()
@@ -142,6 +142,23 @@ class Session:
             self._open_step()
             self._adapter.attach(self._models)
             self.started = True
+
+    def open_for_save(self) -> bool:
+        """Open the step for values that are saved without start() (level debug).
+
+        Returns
+        -------
+        bool
+            False if this step or rank is not wanted.
+        """
+        if self._foreign_process():
+            return False
+        self._ever_started = True
+        if self._writer is None:
+            if not self._wanted(None):
+                return False
+            self._open_step()
+        return True
 
     def set_init_step(self, number: int) -> None:
         """Count steps from ``number``.
@@ -191,12 +208,12 @@ class Session:
             self._idle_reason = (
                 f"rank is {sorted(ranks)}, but this is a single process without torch.distributed; use rank: []"
             )
-            self._tell(f"nothing is recorded: {self._idle_reason}")
+            self.tell(f"nothing is recorded: {self._idle_reason}")
             return False
         world = self._adapter.world_size()
         beyond = [wanted for wanted in sorted(ranks) if world is not None and wanted >= world]
         if beyond:
-            self._tell(f"rank: {beyond} do not exist, there are {world} ranks (0 to {world - 1 if world else 0})")
+            self.tell(f"rank: {beyond} do not exist, there are {world} ranks (0 to {world - 1 if world else 0})")
         if rank not in ranks:
             self._idle_reason = f"this is rank {rank}, and rank is {sorted(ranks)}"
             self._left_out = True
@@ -233,7 +250,8 @@ class Session:
         """A forked child shares this object, not the run: it records nothing."""
         return os.getpid() != self._pid
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Log a warning, the same one only once."""
         if text not in self._told:
             self._told.add(text)
             _LOG.warning("msprobe: %s", text)

@@ -197,11 +197,9 @@ def _when(value: object, condition: bool) -> object | None:
 
 _LATER = "a valid setting, but not available in this version of msprobe"
 _TASKS_NOW = (Task.STATISTICS, Task.TENSOR, Task.STRUCTURE)
-_LEVELS_NOW = (Level.L0, Level.L1, Level.MIX)
 
 NOT_IMPLEMENTED: tuple[_Gap, ...] = (
     _Gap("task", lambda c: _when(c.task, c.task not in _TASKS_NOW), '"statistics", "tensor" and "structure"'),
-    _Gap("level", lambda c: _when(c.level, c.level not in _LEVELS_NOW), '"L0", "L1" and "mix"'),
     _Gap("async_dump", lambda c: _when(True, c.async_dump), "false"),
     _Gap("dump_enable", lambda c: c.dump_enable, "leaving the key out (static dump)"),
     _Gap("tensor.bench_path", lambda c: _when(str(c.bench_path), c.bench_path is not None), "leaving the key out"),

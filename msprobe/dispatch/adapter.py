@@ -15,12 +15,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.core.config_record import Config
 from msprobe.core.errors import LifecycleError
 from msprobe.core.risk import LOWEST_RECORDED, Risk
+from msprobe.dispatch.acl_dump import AclCapture, npu_in_use
 from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.api_table import ApiTable
+from msprobe.dispatch.aten_mode import EnclosingMode
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.engine import EngineEntry
+from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.parameter_gradients import ParameterGradients
+from msprobe.dispatch.saving import VariableSaver
 from msprobe.store import StepWriter
 
 _LOG = logging.getLogger("msprobe")
@@ -43,18 +47,16 @@ class PytorchAdapter:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.capture = Capture(config)
         self._records_modules = config.level in ("L0", "mix")
-        self._mode: ApiMode | None = None
-        if config.level in ("L1", "mix"):
-            by_name = bool(config.scope or config.list)
-            lowest = Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level]
-            self._mode = ApiMode(self.capture, ApiTable(), lowest)
+        self.capture, self._mode = _capture_of(config)
         self._engine = EngineEntry(self._mode, self.capture.threads) if self._mode is not None else None
         self._modules = ModuleHooks(self.capture, self._mode)
         self._single: ModuleHooks | None = None
         self._parameters = ParameterGradients(self.capture)
         self._optimizer_hooks: list[Any] = []
+        self.saver: VariableSaver | None = None
+        if config.level == "debug":
+            self.saver = VariableSaver(self.capture, tensors=config.task == "tensor")
         _silence_in_child(self.capture)
 
     def models_of(self, model: Any) -> Sequence[torch.nn.Module]:
@@ -95,6 +97,8 @@ class PytorchAdapter:
 
     def close_step(self) -> Mapping[str, Any]:
         """Emit what waits, restart names; returns the coverage of the step."""
+        if self.saver is not None:
+            self.saver.close_step()
         report = self.capture.close_step()
         self.capture.writer = None
         if self._mode is not None and not self.capture.running:
@@ -110,9 +114,13 @@ class PytorchAdapter:
         threads = self.capture.threads
         threads.modules.clear()
         self.capture.end_phase()
+        if self.saver is not None:
+            return  # nothing is recorded but what save() is given
         if self._records_modules:
             self._modules.record(models)
             self._parameters.record(models)
+        elif isinstance(self.capture, KernelCapture) and models:
+            self._modules.record(models)  # parents of the kernels, no records
         else:
             self._modules.follow()
         if self._mode is not None:
@@ -149,6 +157,9 @@ class PytorchAdapter:
         """Record ``module`` as ``Module.{dump_name}.Class`` and no API call, until :meth:`end_module_dump`."""
         if not isinstance(module, torch.nn.Module):
             raise LifecycleError(f"module_dump: expected a torch.nn.Module, not {type(module).__name__}")
+        if self._config.level in ("L2", "debug"):
+            _LOG.warning('msprobe: module_dump() does nothing at level "%s": use L0, L1 or mix', self._config.level)
+            return
         if not self.capture.running:
             _LOG.warning("msprobe: module_dump() outside start() and stop() records nothing")
             return
@@ -172,11 +183,27 @@ class PytorchAdapter:
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.capture.begin_phase("optimizer", sys._getframe(1))
-        if type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs:  # no closure
+        plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
+        if plain and self.capture.trusts_versions:
             self.capture.encoder.trust_versions(on=True)
 
     def _optimizer_ends(self, *_: Any) -> None:
         self.capture.end_phase()
+
+
+def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:
+    """What makes records at the configured level, and the function mode that sees the API calls for it."""
+    if config.level == "L2" and npu_in_use():
+        switched = AclCapture(config)
+        return switched, ApiMode(switched, ApiTable(), Risk.LOW)
+    if config.level == "L2":
+        kernels = KernelCapture(config, LOWEST_RECORDED[config.risk_level])
+        return kernels, EnclosingMode(kernels, ApiTable())
+    capture = Capture(config)
+    if config.level not in ("L1", "mix"):
+        return capture, None
+    by_name = bool(config.scope or config.list)
+    return capture, ApiMode(capture, ApiTable(), Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level])
 
 
 def _distributed() -> bool:

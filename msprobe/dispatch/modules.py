@@ -123,7 +123,7 @@ class ModuleHooks:
         capture = self._capture
         if not capture.running:
             return
-        trusted = self._mode is not None and _runs_only_torch_code(module)
+        trusted = self._mode is not None and capture.trusts_versions and _runs_only_torch_code(module)
         with torch._C.DisableTorchFunction():
             try:
                 if trusted:

@@ -6,6 +6,7 @@ file cannot be written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,7 @@ from msprobe.store.failures import Announcer, FailureNotes
 from msprobe.store.json_bytes import dumps_json
 from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, GrowingObject, PartWrittenError
 from msprobe.store.stacks import STACK_FILE, StackJournal
-from msprobe.store.step_folder import StepFolder
+from msprobe.store.step_folder import StepFolder, write_fully
 from msprobe.store.tensor_files import TENSOR_FOLDER, TensorFiles
 
 DUMP_FILE = "dump.json"
@@ -134,6 +135,22 @@ class StepFiles:
         else:
             self.notes.note(f"tensor file {file_name}: {type(refusal).__name__}: {refusal}")
         return None
+
+    def write_file(self, name: str, content: bytes) -> Path | None:
+        """Write a file for another program; None if that failed."""
+        if self._root is None:
+            return None
+        try:
+            self._root.remove(name)
+            descriptor = self._root.create(name)
+            try:
+                write_fully(descriptor, content, 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.notes.note_os_error(str(self.folder / name), error, "what needs this file is not done.")
+            return None
+        return self.folder / name
 
     def pause(self) -> None:
         """Bring ``stack.json`` up to date; the other files always are."""

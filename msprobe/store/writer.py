@@ -180,6 +180,19 @@ class StepWriter:
             return None
         return self._files.write_tensor(file_name, save)
 
+    def write_file(self, name: str, content: Mapping[str, Any]) -> Path | None:
+        """Write a JSON file for another program into the folder, over an earlier one of the same name.
+
+        Returns
+        -------
+        Path or None
+            None if it could not be written (noted).
+        """
+        if self._in_forked_child():
+            return None
+        with self._lock:
+            return self._files.write_file(name, dumps_json(content))
+
     def flush(self) -> None:
         """Write everything pending."""
         if self._in_forked_child():

@@ -10,6 +10,7 @@ from msprobe.core.errors import ConfigError
 from msprobe.core.support import Mode, check_implemented, check_supported, modes_of, supporting_modes
 
 EVERY = "L0 L1 L2 mix debug"
+DUMPING = "L0 L1 mix debug"
 STATIC = {"statistics": "L0 L2", "tensor": "L0 L2", "exception_dump": "L2"}
 CONTRACT = {
     "pytorch": {"statistics": EVERY, "tensor": EVERY, "structure": EVERY, "acc_check": "L1", "nan_check": "L1"},
@@ -74,7 +75,8 @@ def load(tmp_path, text):
 
 AVAILABLE = [
     "",
-    *[f'"task": "{task}", "level": "{level}"' for task in ("statistics", "tensor") for level in ("L0", "L1", "mix")],
+    *[f'"task": "{task}", "level": "{level}"' for task in ("statistics", "tensor") for level in DUMPING.split()],
+    *[f'"task": "{task}", "level": "L2", "{task}": {{"list": ["a"]}}' for task in ("statistics", "tensor")],
     *[f'"task": "structure", "level": "{level}"' for level in EVERY.split()],
     *[f'"statistics": {{"summary_mode": "{mode}"}}' for mode in ("statistics", "md5", "xor", "hash")],
 ]
@@ -89,8 +91,6 @@ MISSING = [
     ('"async_dump": true', "async_dump", True),
     ('"dump_enable": true', "dump_enable", True),
     ('"dump_enable": false', "dump_enable", False),
-    ('"level": "L2", "statistics": {"list": ["a"]}', "level", "L2"),
-    ('"level": "debug"', "level", "debug"),
     ('"task": "nan_check"', "task", "nan_check"),
     ('"task": "acc_check"', "task", "acc_check"),
     ('"task": "tensor", "tensor": {"summary_mode": "md5", "bench_path": "x"}', "tensor.bench_path", "x"),
@@ -109,5 +109,5 @@ def test_valid_setting_of_a_later_version_is_named(tmp_path, text, path, value):
 
 def test_every_missing_setting_is_named_at_once(tmp_path):
     with pytest.raises(ConfigError) as caught:
-        check_implemented(load(tmp_path, '"async_dump": true, "dump_enable": true, "level": "debug"'))
-    assert [problem.path for problem in caught.value.problems] == ["level", "async_dump", "dump_enable"]
+        check_implemented(load(tmp_path, '"dump_enable": true, "task": "nan_check"'))
+    assert [problem.path for problem in caught.value.problems] == ["task", "dump_enable"]

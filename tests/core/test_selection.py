@@ -89,3 +89,14 @@ def test_tensor_list_ignores_case():
     assert selection.wants_tensors("Functional.relu.0.forward")
     assert not selection.wants_tensors("Functional.gelu.0.forward")
     assert not Selection().wants_tensors("Functional.relu.0.forward")
+
+
+def test_at_level_l2_an_api_that_is_listed_selects_the_kernels_inside():
+    selection = Selection(["Torch.mm.0.forward", "Aten.t.default.1.backward"], expand_apis=True)
+    _, expansion = selection.enter(CallName("Torch.mm", 0))
+    assert expansion == Choice(True, False)
+    assert selection.enter(CallName("Aten.mm.default", 0), expansion)[0] == Choice(True, False)
+    assert selection.enter(CallName("Aten.mm.default", 1))[0] == NOTHING
+    assert selection.enter(CallName("Aten.t.default", 1))[0] == Choice(False, True)
+    assert selection.names("Aten.t.default.1.backward")
+    assert not selection.names("Aten.mm.default.0.forward")

@@ -25,6 +25,9 @@ def leftovers(models: list[Any]) -> list[str]:
     found += [f"mode {mode}" for mode in _get_current_dispatch_mode_stack() if _ours(mode)]
     if torch.autograd._engine_run_backward is not torch.autograd.graph._engine_run_backward:
         found.append("torch.autograd._engine_run_backward is wrapped")
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and _ours(compiler._callback_from_stance):
+        found.append("torch._dynamo.eval_frame._callback_from_stance is wrapped")
     tables = _global_hooks()
     for root in models:
         for path, module in root.named_modules():

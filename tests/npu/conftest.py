@@ -39,6 +39,10 @@ class FakeCann:
         names = ("synchronise", "copy_to_host", "copy_to_device", "status_clear", "status_read")
         return int(self.runtime.fake_cann_calls(names.index(counter), thread))
 
+    def dump_events(self) -> list[str]:
+        """Calls of the kernel dump switch so far: ``init``, ``set PATH``, ``finalize``."""
+        return str(self.runtime.fake_cann_dump_events().decode()).splitlines()
+
     def environment(self, **extra: str) -> dict[str, str]:
         """Environment of a process that finds the fake by itself."""
         return {**os.environ, "LD_LIBRARY_PATH": str(self.folder), "PYTHONPATH": str(HERE), **extra}

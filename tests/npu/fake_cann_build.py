@@ -51,6 +51,7 @@ def load(folder: Path) -> ctypes.CDLL:
     runtime.fake_cann_raise_overflow.restype = None
     runtime.fake_cann_calls.argtypes = [ctypes.c_int, ctypes.c_int64]
     runtime.fake_cann_calls.restype = ctypes.c_int64
+    runtime.fake_cann_dump_events.restype = ctypes.c_char_p
     return runtime
 
 

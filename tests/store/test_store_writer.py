@@ -364,3 +364,13 @@ def test_relocate_moves_the_open_step_and_corrects_the_head(folder: Path) -> Non
     assert list(read_dump(folder).data) == ["a", "b"]
     assert load(folder, "dump.json")["dump_data_dir"] == str(folder / "dump_tensor_data")
     assert (folder / "dump_tensor_data" / "b.pt").read_bytes() == b"x"
+
+
+def test_a_file_for_another_program_is_written_over_and_a_refusal_is_noted(folder: Path) -> None:
+    writer = open_writer(folder)
+    for number in (1, 2):
+        assert writer.write_file("acl.json", {"number": number}) == folder / "acl.json"
+        assert load(folder, "acl.json") == {"number": number}
+    assert writer.write_file("no/such/folder.json", {}) is None
+    assert "no/such/folder.json" in writer.failures[0]
+    writer.finish({})

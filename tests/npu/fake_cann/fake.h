@@ -28,5 +28,7 @@ void fake_count(enum fake_counter counter);
 /* For tests, through ctypes. */
 int64_t fake_cann_calls(int counter, int64_t thread); /* of the thread with this system id; of all with 0 */
 void fake_cann_raise_overflow(uint64_t bits);
+const char *fake_cann_dump_events(void);
+int fake_cann_dump_active(void);
 
 #endif
