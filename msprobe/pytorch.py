@@ -21,7 +21,7 @@ from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError
 from msprobe.core.session import Session
 from msprobe.core.support import check_implemented
 from msprobe.dispatch.adapter import PytorchAdapter
-from msprobe.dispatch.api_mode import CustomApis
+from msprobe.dispatch.custom_apis import CustomApis
 from msprobe.dispatch.seeding import seed_all
 
 __all__ = [
@@ -91,7 +91,7 @@ class PrecisionDebugger(metaclass=_PerProcess):
         check_implemented(config)
         self._adapter = PytorchAdapter(config)
         self._session = Session(config, self._adapter)
-        self._custom = CustomApis()
+        self._custom = CustomApis(self._adapter.recording_mode)
 
     @classmethod
     def _current(cls) -> PrecisionDebugger:
@@ -214,15 +214,17 @@ class PrecisionDebugger(metaclass=_PerProcess):
     def register_custom_api(cls, module: Any, name: str, prefix: str | None = None) -> None:
         """Record calls of ``module.name`` as ``{prefix or module.__name__}.name`` (levels L1 and mix).
 
-        The attribute is replaced by a recording wrapper until :meth:`restore_custom_api`.
+        The attribute is replaced by a recording wrapper until :meth:`restore_custom_api`. It may be a function, a
+        method of any kind, or another callable, of a module, a class or a single object.
 
         Raises
         ------
         AttributeError
             If ``module`` has no attribute ``name``.
+        LifecycleError
+            If it is not callable.
         """
-        debugger = cls._current()
-        debugger._custom.register(module, name, prefix, lambda: debugger._adapter.mode)
+        cls._current()._custom.register(module, name, prefix)
 
     @classmethod
     def restore_custom_api(cls, module: Any, name: str) -> None:
@@ -236,9 +238,9 @@ def save(variable: Any, name: str, save_backward: bool = True) -> None:
 
 
 def module_dump(module: torch.nn.Module, dump_name: str) -> None:
-    """Record only ``module`` and what is inside it, as ``Module.{dump_name}...``, until :func:`module_dump_end`.
+    """Record the calls of ``module`` only, as ``Module.{dump_name}.Class``, until :func:`module_dump_end`.
 
-    API calls outside are not recorded in between.
+    No API call is recorded in between, as with mindstudio-probe.
 
     Raises
     ------

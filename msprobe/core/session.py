@@ -6,6 +6,7 @@ Knows no framework: an :class:`Adapter` installs and removes the hooks.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -70,7 +71,7 @@ class Session:
         self._models: Sequence[Any] = ()
         self._pid = os.getpid()
         self._told: set[str] = set()
-        self._records = 0
+        self._recorded = False
         self._left_out = False  # this rank is not wanted: recording nothing is what was asked for
         self._ever_started = False
         self._idle_reason = f"{'save' if config.level == 'debug' else 'start'}() was never called"
@@ -185,7 +186,7 @@ class Session:
             self.started = False
             self._adapter.detach()
         self._close_step()
-        if not (self._records or self._left_out or self.config.task == "structure"):
+        if not (self._recorded or self._left_out or (_is_child() and not self._ever_started)):
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
     def finish_at_exit(self) -> None:
@@ -241,10 +242,12 @@ class Session:
         if writer is None:
             return
         report = self._adapter.close_step()
+        writer.flush()
+        had_folder = writer.has_folder  # of structure, which has a hierarchy and no records
         writer.finish(report)
-        self._records += writer.recorded
-        if not self._records:
-            self._idle_reason = _why_empty(report)
+        self._recorded = self._recorded or writer.recorded > 0 or (self.config.task == "structure" and had_folder)
+        if not self._recorded:
+            self._idle_reason = _why_empty(report, writer.failures)
 
     def _foreign_process(self) -> bool:
         """A forked child shares this object, not the run: it records nothing."""
@@ -257,7 +260,14 @@ class Session:
             _LOG.warning("msprobe: %s", text)
 
 
-def _why_empty(report: Mapping[str, Any]) -> str:
+def _is_child() -> bool:
+    """Whether multiprocessing made this process: a data loader's worker imports the script, debugger and all."""
+    return multiprocessing.parent_process() is not None
+
+
+def _why_empty(report: Mapping[str, Any], failures: Sequence[str]) -> str:
+    if failures:
+        return "it could not be written: " + "; ".join(failures[:3])
     reasons = report.get("not_recorded") or {}
     if not reasons:
         return "no call was made between start() and stop()"

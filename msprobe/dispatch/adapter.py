@@ -49,7 +49,7 @@ class PytorchAdapter:
         self._config = config
         self._records_modules = config.level in ("L0", "mix")
         self.capture, self._mode = _capture_of(config)
-        self._engine = EngineEntry(self._mode, self.capture.threads) if self._mode is not None else None
+        self._engine = EngineEntry(self._mode, self.capture) if self._mode is not None else None
         self._modules = ModuleHooks(self.capture, self._mode)
         self._single: ModuleHooks | None = None
         self._parameters = ParameterGradients(self.capture)
@@ -111,9 +111,7 @@ class PytorchAdapter:
 
     def attach(self, models: Sequence[torch.nn.Module]) -> None:
         """Install the hooks and the mode of the level."""
-        threads = self.capture.threads
-        threads.modules.clear()
-        self.capture.end_phase()
+        self.capture.new_threads()
         if self.saver is not None:
             return  # nothing is recorded but what save() is given
         if self._records_modules:
@@ -145,13 +143,16 @@ class PytorchAdapter:
         for handle in self._optimizer_hooks:
             handle.remove()
         self._optimizer_hooks.clear()
+        self.capture.count_open_modules()
         self.capture.threads.modules.clear()
         self.capture.end_phase()
 
-    @property
-    def mode(self) -> ApiMode | None:
-        """The function mode while it records in this thread."""
-        return self._mode if self.capture.running and self.capture.threads.has_mode else None
+    def recording_mode(self) -> ApiMode | None:
+        """The function mode, if a call that this thread makes now is recorded and not part of another one."""
+        mode, capture = self._mode, self.capture
+        if mode is None or mode.paused or not (capture.running and capture.threads.has_mode):
+            return None
+        return mode if mode in torch.overrides._get_current_function_mode_stack() else None
 
     def begin_module_dump(self, module: torch.nn.Module, dump_name: str) -> None:
         """Record ``module`` as ``Module.{dump_name}.Class`` and no API call, until :meth:`end_module_dump`."""
@@ -168,9 +169,9 @@ class PytorchAdapter:
             return
         self.end_module_dump()
         if self._mode is not None:
-            self._mode.leave_thread()
+            self._mode.paused = True
         self._single = ModuleHooks(self.capture, None)
-        self._single.record_one(f"Module.{dump_name}.{type(module).__name__}", module)
+        self._single.record_alone(f"Module.{dump_name}.{type(module).__name__}", module)
 
     def end_module_dump(self) -> None:
         """Record again what the level records."""
@@ -178,8 +179,8 @@ class PytorchAdapter:
             return
         self._single.remove()
         self._single = None
-        if self._mode is not None and self.capture.running:
-            self._mode.enter_thread()
+        if self._mode is not None:
+            self._mode.paused = False
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.capture.begin_phase("optimizer", sys._getframe(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from msprobe.core.risk import Risk
 from msprobe.dispatch.api_table import Api, ApiTable
 from msprobe.dispatch.call_site import CallSites, find_caller
 from msprobe.dispatch.capture import Capture
+from msprobe.dispatch.departure import leave_after_call
 from msprobe.dispatch.recompute import prepares_recomputation
 
 _NO_KWARGS: Mapping[str, Any] = {}
@@ -32,6 +32,11 @@ class ApiMode(TorchFunctionMode):
     table : ApiTable
     lowest : Risk
         APIs of a lower risk class are left out.
+
+    Attributes
+    ----------
+    paused : bool
+        Calls of every thread pass unseen.
     """
 
     def __init__(self, capture: Capture, table: ApiTable, lowest: Risk) -> None:
@@ -40,6 +45,7 @@ class ApiMode(TorchFunctionMode):
         self._table = table
         self._lowest = lowest
         self._sites = CallSites()
+        self.paused = False
         self._wanted: dict[Any, Api | None] = {}
 
     def enter_thread(self) -> None:
@@ -48,7 +54,7 @@ class ApiMode(TorchFunctionMode):
         It goes below the modes that are there: leaving ``with mode:`` takes away whatever is on top, and must not meet
         ours if the capture began inside. Only the default device stays below it, where torch insists on it.
         """
-        if self in torch.overrides._get_current_function_mode_stack():  # left by a stop() inside a backward pass
+        if self in torch.overrides._get_current_function_mode_stack():  # left by a stop() in a call or another thread
             self._capture.threads.has_mode = True
         if not self._capture.threads.has_mode:
             default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -60,9 +66,14 @@ class ApiMode(TorchFunctionMode):
 
     def leave_thread(self) -> None:
         """Take the mode off this thread's stack, also from under modes that were entered later."""
-        while lift_mode(self):
+        while lift_mode(self) is not None:
             pass
         self._capture.threads.has_mode = False
+
+    def belongs_here(self) -> bool:
+        """Whether the mode is missing on this thread's stack: lifted for a moment, and not stopped since."""
+        here = self._capture.running and self._capture.threads.has_mode
+        return here and self not in torch.overrides._get_current_function_mode_stack()
 
     def switch_thread(self) -> None:
         """Put the mode on this thread's stack, or take it off."""
@@ -81,15 +92,23 @@ class ApiMode(TorchFunctionMode):
             api = self._wanted[func]
         except (KeyError, TypeError):
             api = self._classify(func)
-        if api is None or not self._capture.running:
+        if api is None or self.paused or not self._capture.running:
+            if not self._capture.running:
+                leave_after_call(self, self._capture)
             return func(*args, **(kwargs or _NO_KWARGS))
         if api is _LOW_RISK:
             self._capture.coverage.low_risk += 1
             return func(*args, **(kwargs or _NO_KWARGS))
         if api.transparent and not kwargs and hasattr(func, "__wrapped__"):
-            with self:
-                return func.__wrapped__(*args)
+            return self._look_inside(func.__wrapped__, args)
         return self.call(api, func, args, kwargs or _NO_KWARGS)
+
+    def _look_inside(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        torch.overrides._push_mode(self)
+        try:
+            return function(*args)
+        finally:
+            lift_mode(self)  # not a plain pop: the capture may have been stopped
 
     def _classify(self, func: Any) -> Api | None:
         try:
@@ -140,88 +159,48 @@ class ApiMode(TorchFunctionMode):
                 self._capture.failed(f"failed call of {opened.call.base}", failure)
 
 
-class CustomApis:
-    """Functions that the user registered by hand (``register_custom_api``)."""
-
-    def __init__(self) -> None:
-        self._originals: dict[tuple[int, str], tuple[Any, Callable[..., Any]]] = {}
-
-    def register(self, module: Any, name: str, prefix: str | None, active: Callable[[], ApiMode | None]) -> None:
-        """Wrap ``module.name`` so that its calls are recorded as ``{prefix or module.__name__}.name``.
-
-        Parameters
-        ----------
-        module : module or class
-            Holder of the function.
-        name : str
-        prefix : str, optional
-        active : callable
-            Returns the mode to record with, or None when nothing is recorded now.
-
-        Raises
-        ------
-        AttributeError
-            If ``module`` has no such attribute.
-        """
-        key = (id(module), name)
-        if key in self._originals:
-            return
-        function = getattr(module, name)
-        api = Api(prefix or getattr(module, "__name__", type(module).__name__), name)
-        api.risk = Risk.CORE
-
-        @functools.wraps(function)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            mode = None if torch.compiler.is_compiling() else active()
-            if mode is None:
-                return function(*args, **kwargs)
-            with hidden(mode):
-                return mode.call(api, function, args, kwargs)
-
-        self._originals[key] = (module, function)
-        setattr(module, name, recorded)
-
-    def restore(self, module: Any, name: str) -> None:
-        """Put the original function back; nothing happens if it was not registered."""
-        kept = self._originals.pop((id(module), name), None)
-        if kept is not None:
-            setattr(module, name, kept[1])
-
-
 class hidden:  # noqa: N801 - used like a function
     """While inside, calls are not seen by ``mode``: what a recorded function calls belongs to it."""
 
     def __init__(self, mode: ApiMode) -> None:
         self._mode = mode
-        self._lifted: list[Any] = []
+        self._place: int | None = None
 
     def __enter__(self) -> None:
-        self._lifted = lift_mode(self._mode)
+        self._place = lift_mode(self._mode)
 
     def __exit__(self, *exc: object) -> None:
-        if self._lifted:
-            put_back(self._lifted)
+        if self._place is not None and self._mode.belongs_here():
+            put_back(self._mode, self._place)
 
 
-def lift_mode(mode: TorchFunctionMode) -> list[Any]:
-    """Take ``mode`` off this thread's stack, wherever it lies. Returns what :func:`put_back` needs to restore it."""
-    above: list[Any] = []
+def lift_mode(mode: TorchFunctionMode) -> int | None:
+    """Take ``mode`` off this thread's stack, wherever it lies.
+
+    Returns
+    -------
+    int or None
+        How many modes lie below its place, for :func:`put_back`; None if it is not on the stack.
+    """
     stack = torch.overrides._get_current_function_mode_stack()
     if mode not in stack:
-        return []
-    while torch._C._len_torch_function_stack():
-        top = torch.overrides._pop_mode()
-        above.append(top)
-        if top is mode:
-            break
-    for other in reversed(above[:-1]):
+        return None
+    place = len(stack) - 1 - stack[::-1].index(mode)
+    above = _pop_to(place + 1)
+    torch.overrides._pop_mode()
+    for other in above:
         torch.overrides._push_mode(other)
-    return above
+    return place
 
 
-def put_back(lifted: list[Any]) -> None:
-    """Undo :func:`lift_mode`."""
-    for _ in lifted[:-1]:
-        torch.overrides._pop_mode()
-    for mode in reversed(lifted):
-        torch.overrides._push_mode(mode)
+def put_back(mode: TorchFunctionMode, place: int) -> None:
+    """Undo :func:`lift_mode`, whatever was put on top or taken away since."""
+    above = _pop_to(place)
+    for other in (mode, *above):
+        torch.overrides._push_mode(other)
+
+
+def _pop_to(height: int) -> list[Any]:
+    """Take away all modes above ``height``; returns them, lowest first."""
+    above = [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack() - height)]
+    return above[::-1]

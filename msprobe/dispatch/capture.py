@@ -53,6 +53,7 @@ class Capture:
         Number of steps closed so far. Hooks of an earlier epoch do nothing.
     """
 
+    thread_state: type[ThreadState] = ThreadState
     trusts_versions = True  # whether a tensor with the version it had before needs no second reading
 
     def __init__(self, config: Config) -> None:
@@ -62,7 +63,6 @@ class Capture:
         self.level = config.level
         self.selection = Selection(config.list, config.scope, config.tensor_list, expand_modules=config.level == "mix")
         self.coverage = Coverage()
-        self.threads = ThreadState()
         self.stacks = StackBook()
         self.counters = Counters()
         self.recomputation = Recomputation()
@@ -80,6 +80,7 @@ class Capture:
             precision=config.precision,
             write_tensor=self._write_tensor,
         )
+        self.new_threads()
 
     # -- calls
 
@@ -286,6 +287,21 @@ class Capture:
 
     def _write_tensor(self, file_name: str, save: Any) -> str | None:
         return self.writer.write_tensor(file_name, save)  # type: ignore[union-attr]
+
+    # -- threads
+
+    def new_threads(self) -> None:
+        """Forget what every thread was in the middle of: also those that were inside a module at ``stop()``."""
+        self._modules_everywhere: list[list[OpenCall]] = []
+        self.threads = self.thread_state(self._modules_everywhere)
+        self.encoder.trust_versions(on=False)
+
+    def count_open_modules(self) -> None:
+        """The capture stops: the module calls that are running will not be recorded."""
+        open_calls = [opened for modules in self._modules_everywhere for opened in modules]
+        lost = sum(opened.choice.forward or opened.edges is not None for opened in open_calls)
+        if lost:
+            self.coverage.not_recorded["module call was open at stop()"] += lost
 
     # -- steps
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch.autograd
 
 from msprobe.dispatch.api_mode import ApiMode, lift_mode
-from msprobe.dispatch.thread_state import ThreadState
+from msprobe.dispatch.capture import Capture
 
 _ENTRY = "_engine_run_backward"
 
@@ -20,9 +20,9 @@ _ENTRY = "_engine_run_backward"
 class EngineEntry:
     """Wraps the engine's entry while attached."""
 
-    def __init__(self, mode: ApiMode, threads: ThreadState) -> None:
+    def __init__(self, mode: ApiMode, capture: Capture) -> None:
         self._mode = mode
-        self._threads = threads
+        self._capture = capture
         self._original: Any = None
 
     def attach(self) -> bool:
@@ -40,7 +40,7 @@ class EngineEntry:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         original = self._original or torch.autograd.graph._engine_run_backward
-        if not self._threads.has_mode or self._mode in torch.overrides._get_current_function_mode_stack():
+        if not self._capture.threads.has_mode or self._mode in torch.overrides._get_current_function_mode_stack():
             return original(*args, **kwargs)
         torch.overrides._push_mode(self._mode)
         try:

@@ -99,8 +99,8 @@ class OpenKernel(NamedTuple):
 class _Threads(ThreadState):
     """Per thread: the API calls that are running, the nodes they make, and the step in which they were last asked."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, everywhere: list[list[OpenCall]]) -> None:
+        super().__init__(everywhere)
         self.known_in = -1
         self.apis: list[EnclosingApi] = []
         self.owners: NodeOwners[EnclosingApi] = NodeOwners()
@@ -118,10 +118,11 @@ class KernelCapture(Capture):
 
     # A kernel's outputs are measured before autograd counts its in-place write: the version is still the old one.
     trusts_versions = False
+    thread_state = _Threads
+    threads: _Threads
 
     def __init__(self, config: Config, lowest: Risk) -> None:
         super().__init__(config)
-        self.threads: _Threads = _Threads()
         self.selection = Selection(config.list, config.scope, config.tensor_list, expand_apis=True)
         self.lowest = lowest
         self._owners: list[NodeOwners[EnclosingApi]] = []  # of the threads that made calls in this step

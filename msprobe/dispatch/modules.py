@@ -83,7 +83,11 @@ class ModuleHooks:
 
     def record_one(self, base: str, module: torch.nn.Module) -> None:
         """Record the calls of one module under the name ``base``."""
-        before, after, ids = self._hooks_of.get(module) or (_Before(self, base), _After(self), HookIds())
+        before, after, ids = self._hooks_of.get(module) or (
+            _Before(self, base, module),
+            _After(self, module),
+            HookIds(),
+        )
         self._hooks_of[module] = before, after, ids
         before.base = base
         self._handles += ids.register(
@@ -92,6 +96,14 @@ class ModuleHooks:
                 lambda: module.register_forward_hook(after, with_kwargs=True, always_call=True),
             )
         )
+
+    def record_alone(self, base: str, module: torch.nn.Module) -> None:
+        """Record one module of a model that is not known.
+
+        With a global hook: one of its own would switch the fused path of a module around it off.
+        """
+        self._by_global_hook[id(module)] = base
+        self._add_global_hooks()
 
     def follow(self) -> None:
         """Note which modules run, for call stacks and for threads that lack the mode, without recording them."""
@@ -231,7 +243,8 @@ class _Before(VanishingHook):
 
     __slots__ = ("base", "hooks")
 
-    def __init__(self, hooks: ModuleHooks, base: str) -> None:
+    def __init__(self, hooks: ModuleHooks, base: str, module: torch.nn.Module) -> None:
+        super().__init__(module)
         self.hooks = hooks
         self.base = base
 
@@ -245,7 +258,8 @@ class _After(VanishingHook):
 
     __slots__ = ("_hooks",)
 
-    def __init__(self, hooks: ModuleHooks) -> None:
+    def __init__(self, hooks: ModuleHooks, module: torch.nn.Module) -> None:
+        super().__init__(module)
         self._hooks = hooks
 
     def __call__(self, module: torch.nn.Module, args: Any, *kwargs_and_output: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,9 +31,11 @@ class ParameterGradients:
         self._handles: list[RemovableHandle] = []
         self._open: dict[str, dict[str, Any]] = {}
         self._expected: dict[str, int] = {}
+        self._models: Sequence[torch.nn.Module] = ()
 
     def record(self, models: Sequence[torch.nn.Module]) -> None:
         """Record the gradients of all parameters of the modules below ``models``."""
+        self._models = models
         for base, module in named_calls(models):
             own = [
                 (key, parameter)
@@ -47,11 +49,21 @@ class ParameterGradients:
             self._expected[base] = sum(parameter.requires_grad for _, parameter in own)
 
     def remove(self) -> None:
-        """Take all hooks away; what has arrived is recorded."""
+        """Take all hooks away; what has arrived is recorded, parameters that have come since are counted."""
+        unseen = sum(
+            not self._watches(parameter) for _, module in named_calls(self._models) for parameter in _own(module)
+        )
+        if unseen:
+            self._capture.coverage.not_recorded["parameter was made, replaced or unfrozen after start()"] += unseen
+        self._models = ()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self.flush()
+
+    def _watches(self, parameter: torch.Tensor) -> bool:
+        hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        return any(isinstance(hook, _Accumulated) and hook.gradients is self for hook in hooks.values())
 
     def accumulated(self, base: str, key: str, parameter: torch.Tensor) -> None:
         """A gradient has just been added to ``parameter.grad``."""
@@ -94,15 +106,23 @@ class ParameterGradients:
         self._capture.parameters_record(record.pop(""), record)
 
 
+def _own(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters of the module itself that take gradients, of those that have a shape already."""
+    for parameter in module._parameters.values():
+        if parameter is not None and not is_lazy(parameter) and parameter.requires_grad:
+            yield parameter
+
+
 class _Accumulated(VanishingHook):
     """Post-accumulate-grad hook of one parameter."""
 
-    __slots__ = ("_base", "_gradients", "_key")
+    __slots__ = ("_base", "_key", "gradients")
 
     def __init__(self, gradients: ParameterGradients, base: str, key: str) -> None:
-        self._gradients = gradients
+        super().__init__()
+        self.gradients = gradients
         self._base = base
         self._key = key
 
     def __call__(self, parameter: torch.Tensor) -> None:
-        self._gradients.accumulated(self._base, self._key, parameter)
+        self.gradients.accumulated(self._base, self._key, parameter)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,20 +15,52 @@ from msprobe.core.errors import LifecycleError
 _SEED_LIMIT = 2**32 - 1
 
 
+class _Probability(NamedTuple):
+    """Where a function takes its dropout probability."""
+
+    position: int
+    keyword: str
+
+
+def _dropout_functions() -> Iterator[tuple[Any, _Probability]]:
+    plain = _Probability(1, "p")
+    names = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+    for name in names:
+        yield getattr(torch.nn.functional, name), plain
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"):
+        yield getattr(torch, name), plain
+        yield getattr(torch, f"{name}_"), plain
+    yield torch.native_dropout, plain
+    # What these do inside is hidden from a function mode.
+    yield torch.nn.functional.scaled_dot_product_attention, _Probability(4, "dropout_p")
+    yield torch.nn.functional.multi_head_attention_forward, _Probability(10, "dropout_p")
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        yield getattr(torch, name), _Probability(5, "dropout")
+
+
 class _DropoutOff(torch.overrides.TorchFunctionMode):
-    """Run every dropout function with probability 0, without replacing one."""
+    """Run every function that drops elements with probability 0, without replacing one."""
 
-    _FUNCTIONS = frozenset(
-        getattr(torch.nn.functional, name) for name in ("dropout", "dropout1d", "dropout2d", "dropout3d")
-    )
+    def __init__(self) -> None:
+        super().__init__()
+        self._probabilities = dict(_dropout_functions())
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
-        if func in self._FUNCTIONS:
-            if len(args) > 1:
-                args = (args[0], 0.0, *args[2:])
+        try:
+            probability = self._probabilities.get(func)
+        except TypeError:  # an unhashable callable
+            probability = None
+        if probability is not None:
+            at, keyword = probability
+            if keyword == "dropout" and len(args) > 3 and isinstance(args[3], (list, tuple)):
+                at += 1  # the overload for packed sequences: (data, batch_sizes, hidden, weights, ...)
+            if len(args) > at:
+                args = (*args[:at], 0.0, *args[at + 1 :])
             else:
-                kwargs["p"] = 0.0
+                kwargs[keyword] = 0.0
         return func(*args, **kwargs)
 
 
@@ -40,7 +74,8 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     mode : bool
         Use deterministic algorithms (``torch.use_deterministic_algorithms``), also in cuDNN and HCCL.
     rm_dropout : bool
-        Run ``torch.nn.functional.dropout*`` with p = 0 from now on in this thread.
+        Run dropout of every kind with p = 0 from now on in this thread: the functions of ``torch`` and
+        ``torch.nn.functional``, attention, and recurrent layers.
 
     Raises
     ------

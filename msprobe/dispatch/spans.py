@@ -7,6 +7,7 @@ the backward pass ends.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from msprobe.measure.quiet import Quiet
 if TYPE_CHECKING:
     from msprobe.dispatch.capture import Capture
 
+_LOG = logging.getLogger("msprobe")
 Gradients = tuple[torch.Tensor | None, ...]
 _task_id = torch._C._current_graph_task_id
 
@@ -34,6 +36,8 @@ class Span:
         "contributions",
         "epoch",
         "gathering",
+        "has_parameters",
+        "late_task",
         "parent",
         "passes",
         "results",
@@ -45,6 +49,10 @@ class Span:
         self.parent = opened.parent
         self.choice: Choice = opened.choice
         self.epoch = epoch
+        self.has_parameters = opened.module is not None and any(
+            parameter is not None and parameter.requires_grad for parameter in opened.module._parameters.values()
+        )
+        self.late_task = -2  # of no backward pass
         self.results = results
         self.arguments = arguments
         self.passes = 0
@@ -76,6 +84,7 @@ class GradientWatch:
         self._capture = capture
         self._unfinished: dict[int, Span] = {}
         self._announced_task = -1
+        self._told = False  # that gradients come too late
 
     def watch(self, opened: OpenCall, plan: SpanPlan, results: int) -> None:
         """Listen for the gradients of a call that has just ended."""
@@ -101,6 +110,7 @@ class GradientWatch:
     def _single(self, span: Span, results: list[Slot], arguments: list[Slot]) -> Any:
         def hook(grad_inputs: Gradients, grad_outputs: Gradients) -> None:
             if span.epoch != self._capture.epoch:
+                self._too_late(span)
                 return
             with torch._C.DisableTorchFunction():
                 try:
@@ -157,6 +167,7 @@ class GradientWatch:
 
     def _gather(self, span: Span, arriving: Any, grad_outputs: Gradients, leaving: Any, grad_inputs: Any) -> None:
         if span.epoch != self._capture.epoch:
+            self._too_late(span)
             return
         with torch._C.DisableTorchFunction():
             try:
@@ -247,9 +258,30 @@ class GradientWatch:
 
     # -- both
 
+    def _too_late(self, span: Span) -> None:
+        """Count a backward pass over a call of a step that is over, once for all its nodes."""
+        task = _task_id()
+        if span.late_task == task:
+            return
+        span.late_task = task
+        self._capture.coverage.not_recorded["gradients of a call of an earlier step"] += 1
+        self._note_missing_parameters(span)
+        if not self._told:
+            self._told = True
+            _LOG.warning(
+                "msprobe: a backward pass reached %s, a call of a step that is over; such gradients are not recorded. "
+                "Call step() after the backward pass",
+                span.call.forward,
+            )
+
+    def _note_missing_parameters(self, span: Span) -> None:
+        if span.has_parameters and not self._capture.running:
+            self._capture.coverage.not_recorded["parameters_grad of a backward pass after stop()"] += 1
+
     def _next_name(self, span: Span) -> str | None:
         """Count a backward pass; its record name, or None if it is not wanted."""
         span.passes += 1
+        self._note_missing_parameters(span)
         name = span.call.backward(span.passes)
         selection = self._capture.selection
         if not selection.everything and not selection.enter_backward(name, span.choice):

@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from msprobe.measure.encode import DEPTH_LIMIT
+
 
 def tensor_leaves(values: Iterable[Any]) -> list[torch.Tensor]:
     """Tensors in ``values`` and in the lists, tuples, mappings and dataclasses among them, in order.
 
-    A container inside itself is entered once; other objects are not looked into.
+    A container inside itself is entered once; other objects are not looked into, nor are containers that the record
+    cuts off because they are nested too deep, or that raise when they are read.
     """
     found: list[torch.Tensor] = []
     for value in values:
@@ -27,8 +30,10 @@ def _collect(value: Any, found: list[torch.Tensor], path: set[int]) -> None:
     if isinstance(value, torch.Tensor):
         found.append(value)
         return
+    if id(value) in path or len(path) >= DEPTH_LIMIT:
+        return
     items = _items(value)
-    if items is None or id(value) in path:
+    if items is None:
         return
     path.add(id(value))
     for item in items:
@@ -37,10 +42,13 @@ def _collect(value: Any, found: list[torch.Tensor], path: set[int]) -> None:
 
 
 def _items(value: Any) -> Iterable[Any] | None:
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, Mapping):
-        return value.values()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    try:
+        if isinstance(value, (list, tuple)):
+            return list(value)
+        if isinstance(value, Mapping):
+            return list(value.values())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    except Exception:  # noqa: BLE001 - code of the user's class; the value's entry in the record says what it raised
+        return None
     return None

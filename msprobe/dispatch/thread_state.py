@@ -11,6 +11,11 @@ from msprobe.dispatch.open_call import OpenCall
 class ThreadState(threading.local):
     """Per-thread state of a capture.
 
+    Parameters
+    ----------
+    everywhere : list
+        Gets the ``modules`` of every thread.
+
     Attributes
     ----------
     modules : list of OpenCall
@@ -23,8 +28,9 @@ class ThreadState(threading.local):
         Whether the capture's function mode is on this thread's stack.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, everywhere: list[list[OpenCall]]) -> None:  # runs in each thread that comes here
         self.modules: list[OpenCall] = []
+        everywhere.append(self.modules)
         self.phase: str | None = None
         self.phase_frame: FrameType | None = None
         self.has_mode = False

@@ -187,7 +187,9 @@ class ValueEncoder:
         if id(value) in parents:
             return {"type": "cycle"}
         if len(parents) >= DEPTH_LIMIT:
-            return {"type": "truncated", "reason": f"nested deeper than {DEPTH_LIMIT}"}
+            reason = f"nested deeper than {DEPTH_LIMIT}"
+            self.null_reasons[reason] += 1
+            return {"type": "truncated", "reason": reason}
         inside = (*parents, id(value))
         if _is_record(value):  # also one that is a mapping: the outputs of transformers, whose unset fields count
             names = [field.name for field in dataclasses.fields(value)]

@@ -237,6 +237,8 @@ class TensorEncoder:
             return
         if name is not None:
             entry["data_name"] = name
+            if stored.dtype is torch.uint8 and entry["dtype"] != "torch.uint8":
+                entry["data_dtype"] = "torch.uint8"  # the bytes of a dtype that torch cannot save
 
     def _finish(self, entry: Entry, tensor: torch.Tensor, path: str | None) -> None:
         """Write the file and add the CRC-32 of a plain CPU tensor."""

@@ -6,6 +6,7 @@ of `_KINDS`; whatever none of them claims is an ordinary strided tensor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch._C import _functorch as functorch
 
 from msprobe.measure.dtypes import DtypeInfo, describe_dtype
+
+_SUB_BYTE = re.compile(r"torch\.u?int[1-7]")
 
 #: Uncoalesced sparse tensors up to this many stored values are coalesced for their statistics.
 COALESCE_LIMIT = 1 << 16
@@ -121,13 +124,29 @@ def _strided(tensor: torch.Tensor) -> TensorView:
         plain = plain.as_subclass(torch.Tensor)
     info = describe_dtype(tensor.dtype)
     if info.kind == "opaque":
-        return replace(_without_numbers(tensor, f"{info.name}: bits without arithmetic meaning"), stored=plain)
+        return replace(
+            _without_numbers(tensor, f"{info.name}: bits without arithmetic meaning"), stored=_storable(plain)
+        )
     if info.kind == "packed":
-        return replace(_without_numbers(tensor, f"{info.name}: several numbers in one byte"), stored=plain)
+        return replace(
+            _without_numbers(tensor, f"{info.name}: several numbers in one byte"), stored=_packed_bytes(plain)
+        )
     content = stored_integers(plain) if info.kind == "quantised" else plain
     return TensorView(
         type_name(tensor), info.name, plain_shape(tensor), tensor.requires_grad, info, plain, (content,), plain
     )
+
+
+def _storable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as it can be copied and saved: integers of 1 to 7 bits, one in a byte, as their bytes."""
+    return tensor.view(torch.uint8) if _SUB_BYTE.fullmatch(str(tensor.dtype)) else tensor
+
+
+def _packed_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor that has several numbers in one, which torch cannot save."""
+    storage = tensor.untyped_storage()
+    view = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return view.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def stored_integers(tensor: torch.Tensor) -> torch.Tensor:

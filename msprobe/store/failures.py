@@ -24,7 +24,7 @@ _ADVICE = {
     errno.ESTALE: "The file was replaced or shortened while the run was writing to it.",
     errno.EEXIST: "There is a dump at this place already; nothing is overwritten. Choose another dump_path.",
     errno.ELOOP: "Symbolic links are not followed here; name the real folder as dump_path.",
-    errno.ENOTDIR: "A link or file stands where a folder is needed; links are not followed below dump_path.",
+    errno.ENOTDIR: "A folder is needed there: choose another dump_path. Links are not followed below it.",
 }
 
 
@@ -51,12 +51,14 @@ class FailureNotes:
 
     __slots__ = ("_announcer", "_folder", "_lines", "_seen", "reasons")
 
-    def __init__(self, folder: StepFolder | None, announcer: Announcer) -> None:
+    def __init__(self, folder: StepFolder | None, announcer: Announcer, before: FailureNotes | None = None) -> None:
         self.reasons: list[str] = []
         self._seen: set[str] = set()
         self._folder = folder
         self._announcer = announcer
         self._lines = 0
+        for text in before.reasons if before is not None else ():  # noted while there was no folder
+            self.note(text)
 
     def note(self, text: str) -> None:
         """Keep a reason and append it to the error log, which is created by the first one."""

@@ -76,6 +76,9 @@ class RunLayout:
         self._rank = rank
         if old == self.rank_name or not self.dump_path.is_dir():
             return
+        writer = self._writer
+        if writer is not None and not writer.has_folder and writer.folder.name == old:
+            self._rename_rank(writer.folder, writer.folder.with_name(self.rank_name))
         for step in self._step_folders():
             source, target = step / old, step / self.rank_name
             if source.is_dir() and not source.is_symlink():
@@ -98,6 +101,7 @@ class RunLayout:
     def _make_room(self, folder: Path) -> None:
         if not self._prepared:
             self._check_link()
+            self._check_for_files()
             self.dump_path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self._move_earlier_run()
             self._prepared = True
@@ -109,6 +113,11 @@ class RunLayout:
     def _check_link(self) -> None:
         if self.dump_path.is_symlink() and self.dump_path.lstat().st_uid not in {0, os.geteuid()}:
             raise OSError(errno.ELOOP, "dump_path is a symbolic link that belongs to another user")
+
+    def _check_for_files(self) -> None:
+        for place in (self.dump_path, *self.dump_path.parents):
+            if place.exists() and not place.is_dir():
+                raise OSError(errno.ENOTDIR, f"{place} is a file, not a folder")
 
     def _step_folders(self) -> list[Path]:
         found = [entry for entry in self.dump_path.iterdir() if _STEP_NAME.match(entry.name) and not entry.is_symlink()]

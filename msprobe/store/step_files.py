@@ -7,6 +7,7 @@ file cannot be written.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,7 +28,7 @@ _LOST = "records that could not be written are lost, those written before stay r
 
 
 class StepFiles:
-    """Files of one rank in one step. Nothing here raises because of the disk.
+    """Files of one rank in one step, made when there is something to write. Nothing here raises because of the disk.
 
     Parameters
     ----------
@@ -48,17 +49,23 @@ class StepFiles:
     """
 
     __slots__ = (
+        "_announcer",
         "_construct",
         "_coverage",
         "_dump",
+        "_extra_info",
         "_head",
         "_head_line",
         "_main",
+        "_making",
+        "_render_stack",
         "_root",
         "_stacks",
         "_tensors",
+        "_wants_tensors",
         "folder",
         "notes",
+        "opened",
     )
 
     def __init__(  # noqa: PLR0913 - one keyword per property of the dump
@@ -74,6 +81,12 @@ class StepFiles:
     ) -> None:
         self.folder = folder
         self.notes = FailureNotes(None, announcer)
+        self.opened = False
+        self._making = threading.Lock()
+        self._announcer = announcer
+        self._extra_info = extra_info
+        self._wants_tensors = tensors
+        self._render_stack: Callable[[Hashable], list[str]] | None = render_stack
         self._head = head
         self._main = DEBUG_FILE if head["level"] == "debug" else DUMP_FILE
         self._head_line = self._render_head(tensors)
@@ -83,20 +96,35 @@ class StepFiles:
         self._stacks: StackJournal | None = None
         self._coverage: CoverageFile | None = None
         self._tensors: TensorFiles | None = None
+        if refusal is not None:
+            self.opened = True
+            self._note_not_made(refusal)
+
+    def open(self) -> None:
+        """Make the folder and its files; a second call does nothing."""
+        if self.opened:
+            return
+        with self._making:  # tensor files are written by several threads
+            if not self.opened:
+                self._open()
+                self.opened = True
+
+    def _open(self) -> None:
         try:
-            if refusal is not None:
-                raise refusal
-            self._root = root = StepFolder(folder)
-            self.notes = FailureNotes(root, announcer)
+            self._root = root = StepFolder(self.folder)
+            self.notes = FailureNotes(root, self._announcer, self.notes)
             self._dump = GrowingObject(root, self._main, self._head_line, TAIL_DUMP)
             self._coverage = CoverageFile(root)
-            if extra_info:
+            if self._extra_info and self._render_stack is not None:
                 self._construct = GrowingObject(root, CONSTRUCT_FILE, b"{", TAIL_OBJECT)
-                self._stacks = StackJournal(root, render_stack)
-            if tensors:
+                self._stacks = StackJournal(root, self._render_stack)
+            if self._wants_tensors:
                 self._tensors = TensorFiles(root)
         except OSError as error:
-            self.notes.note_os_error(str(folder), error, "what cannot be written of this step is lost.")
+            self._note_not_made(error)
+
+    def _note_not_made(self, error: OSError) -> None:
+        self.notes.note_os_error(str(self.folder), error, "what cannot be written of this step is lost.")
 
     @property
     def size(self) -> int:
@@ -106,15 +134,20 @@ class StepFiles:
         return tensors + sum(file.size for file in growing if file is not None)
 
     def append_records(self, members: Sequence[bytes]) -> int:
-        """Append encoded records to the main file; return how many are in it now."""
+        """Append encoded records to the main file; return how many of them are in it."""
+        self.open()
         return self._append(self._dump, self._main, members)
 
     def append_parents(self, members: Sequence[bytes]) -> None:
         """Append encoded lines to ``construct.json``."""
+        if members:
+            self.open()
         self._append(self._construct, CONSTRUCT_FILE, members)
 
     def append_stacks(self, calls: Sequence[tuple[str, Hashable]]) -> None:
         """Add names with their stack keys to the stack journal."""
+        if calls:
+            self.open()
         if self._stacks is not None and calls:
             try:
                 self._stacks.append(calls)
@@ -123,6 +156,8 @@ class StepFiles:
 
     def write_tensor(self, file_name: str, save: Callable[[BinaryIO], object]) -> str | None:
         """Write one tensor file; None if that failed."""
+        if self._wants_tensors:
+            self.open()
         if self._tensors is None:
             return None
         try:
@@ -138,6 +173,7 @@ class StepFiles:
 
     def write_file(self, name: str, content: bytes) -> Path | None:
         """Write a file for another program; None if that failed."""
+        self.open()
         if self._root is None:
             return None
         try:
@@ -160,11 +196,22 @@ class StepFiles:
             except OSError as error:
                 self._note_refused(STACK_FILE, error)
 
-    def finish(self, coverage: Callable[[], Mapping[str, Any]]) -> None:
+    def finish(self, coverage: Callable[[], Mapping[str, Any]], *, empty: bool = False) -> None:
         """Finish ``stack.json``, write ``coverage.json``, close the folder.
 
-        The coverage is asked for last, so that it names every failure.
+        The coverage is asked for last, so that it names every failure. What was not made until now is not made for
+        an empty step.
+
+        Parameters
+        ----------
+        coverage
+            Content of ``coverage.json``.
+        empty
+            Nothing was seen, so that there is nothing to say either.
         """
+        if not empty or self.notes.reasons:
+            self.open()
+        self.opened = True  # what comes later makes no folder
         if self._stacks is not None:
             try:
                 self._stacks.finish()
@@ -178,7 +225,9 @@ class StepFiles:
         for opened in (self._tensors, self._root):
             if opened is not None:
                 opened.close()
-        self._stacks = None  # it holds the caller's callback: a finished step is no part of a reference cycle
+        self._render_stack = self._stacks = (
+            None  # it holds the caller's callback: a finished step is no part of a reference cycle
+        )
 
     def relocate(self, folder: Path) -> None:
         """Rename the folder and correct the path in the head of the main file.
@@ -188,9 +237,14 @@ class StepFiles:
         OSError
             The folder cannot be renamed.
         """
-        self.folder.rename(folder)
-        self.folder = folder
-        line = self._render_head(self._tensors is not None, len(self._head_line))
+        with self._making:
+            if self._root is not None:
+                self.folder.rename(folder)
+            self.folder = folder
+            if not self.opened:
+                self._head_line = self._render_head(self._wants_tensors)
+                return
+        line = self._render_head(self._wants_tensors, len(self._head_line))
         if self._dump is None or len(line) != len(self._head_line):
             return  # a much longer name: the head keeps the old path, readers look beside the file first
         try:

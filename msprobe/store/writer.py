@@ -24,6 +24,7 @@ from msprobe.store.regular_flush import FLUSHING
 from msprobe.store.step_files import StepFiles
 
 _ENCODING_ERRORS = (TypeError, ValueError, RuntimeError)  # RuntimeError: recursion, or a dict changed by another thread
+_SEEN = ("not_recorded", "recomputed_calls")  # counts of a coverage report that tell of calls
 _CHUNK = 1024  # records encoded at a time, to bound memory when a whole step is flushed at once
 
 
@@ -52,7 +53,7 @@ class StepWriter:
     Parameters
     ----------
     folder
-        ``step{N}/rank{R}``; created with mode 0750, must not hold a dump yet.
+        ``step{N}/rank{R}``; created with mode 0750 by the first record, must not hold a dump yet.
     task, level, framework
         Written to the head of ``dump.json`` (``debug.json`` for level "debug").
     extra_info
@@ -157,6 +158,11 @@ class StepWriter:
         return self._files.folder
 
     @property
+    def has_folder(self) -> bool:
+        """Whether the folder was made: when the first record came, or a reason why there is none."""
+        return self._files.opened
+
+    @property
     def failures(self) -> list[str]:
         """Reasons why something was not written, each once."""
         return self._files.notes.reasons
@@ -221,6 +227,8 @@ class StepWriter:
     def finish(self, coverage: Mapping[str, Any]) -> None:
         """End the step: write everything and ``coverage.json``, close the folder. A second call does nothing.
 
+        A step in which nothing was seen and nothing went wrong leaves no folder.
+
         Parameters
         ----------
         coverage
@@ -235,7 +243,8 @@ class StepWriter:
             if self._closed:
                 return
             self._closed = True
-            self._files.finish(lambda: {**coverage, **self._counts()})
+            empty = not any(coverage.get(key) for key in _SEEN)
+            self._files.finish(lambda: {**coverage, **self._counts()}, empty=empty)
         self._batch = 1  # a late record goes straight to flush, which notes it
         OPEN.discard(self)
 

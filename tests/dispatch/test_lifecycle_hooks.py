@@ -229,15 +229,39 @@ def test_gradients_that_arrive_after_stop_belong_to_calls_made_before(debugger: 
     assert "Functional.linear.0.backward" in dump_of(tool).data
 
 
-def test_gradients_that_arrive_in_a_later_step_are_left_out(debugger: Factory) -> None:
+def test_gradients_that_arrive_in_a_later_step_are_left_out_and_counted(
+    debugger: Factory, caplog: pytest.LogCaptureFixture
+) -> None:
     tool = debugger(**MIX)
-    model = small_model()
+    model = nn.Sequential(small_model())
     with tool.capture(model):
         loss = model(torch.ones(2, 4)).sum()
+    recorded = dump_of(tool, 0).data
     with tool.capture(model):
+        loss.backward(retain_graph=True)
         loss.backward()
         torch.exp(torch.ones(1))
-    assert [name for name in dump_of(tool, 1).data if "backward" in name] == []
+    dump = dump_of(tool, 1)
+    assert [name for name in dump.data if "backward" in name] == []
+    assert "Module.0.0.Linear.parameters_grad.1" in dump.data
+    calls = [name for name in recorded if not name.startswith("Torch.ones")]
+    assert dump.coverage["not_recorded"]["gradients of a call of an earlier step"] == 2 * len(calls)
+    assert len([text for text in caplog.messages if "Call step() after the backward pass" in text]) == 1
+
+
+def test_parameter_gradients_that_come_after_stop_are_counted(debugger: Factory) -> None:
+    tool = debugger(**MIX)
+    model = small_model()
+    tool.start(model)
+    first, second = model(torch.ones(2, 4)).sum(), model(torch.ones(2, 4)).sum()
+    tool.stop()
+    first.backward()
+    tool.step()
+    second.backward()
+    with tool.capture(model):
+        torch.exp(torch.ones(1))
+    reason = "parameters_grad of a backward pass after stop()"
+    assert [dump_of(tool, step).coverage["not_recorded"][reason] for step in (0, 1)] == [2, 2]
 
 
 def test_leaving_the_loop_of_steps_early_ends_the_step(debugger: Factory) -> None:

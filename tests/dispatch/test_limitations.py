@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 
@@ -128,3 +129,29 @@ def test_initialisers_are_recorded_as_themselves(debugger):
     with tool.capture():
         nn.init.normal_(parameter)
     assert set(dump_of(tool).data) == {"Torch.nn.init.normal_.0.forward"}
+
+
+def test_the_place_of_a_warning_from_inside_a_torch_function_is_ours_and_its_text_the_same(debugger):
+    def place():
+        with pytest.warns(UserWarning, match="Implicit dimension choice") as caught:
+            F.softmax(torch.ones(2))
+        return Path(caught[0].filename).name
+
+    assert place() == "test_limitations.py"
+    tool = debugger(level="L1")
+    with tool.capture():
+        assert place() == "api_mode.py"
+    assert place() == "test_limitations.py"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_model_that_was_pickled_while_recorded_cannot_be_scripted(debugger):
+    model = nn.Sequential(nn.Linear(2, 2))
+    tool = debugger(level="L0")
+    with tool.capture(model):
+        during = pickle.dumps(model)
+    loaded = pickle.loads(during)
+    assert loaded(torch.ones(1, 2)).shape == (1, 2)
+    with pytest.raises(Exception, match="__exit__"):
+        torch.jit.script(loaded)
+    torch.jit.script(pickle.loads(pickle.dumps(model)))

@@ -110,3 +110,24 @@ def test_the_saved_tensor_shares_no_memory_so_that_autograd_may_still_add_in_pla
         assert own._values().data_ptr() != tensor._values().data_ptr()
     else:
         assert own.data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize("name", [*(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)), "quint4x2"])
+def test_dtypes_that_torch_cannot_save_are_stored_as_their_bytes(name: str) -> None:
+    written: dict[str, io.BytesIO] = {}
+
+    def write(file_name: str, save: OwnElements) -> str:
+        save(written.setdefault(file_name, io.BytesIO()))
+        return file_name
+
+    content = torch.arange(6, dtype=torch.uint8)
+    if name == "quint4x2":
+        tensor = torch.empty(12, dtype=torch.quint4x2)
+        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).copy_(content)
+    else:
+        tensor = content.view(getattr(torch, name))
+    entry = ValueEncoder(task="tensor", write_tensor=write).encode(tensor, "x")
+    assert entry["data_name"] == "x.pt"
+    assert entry["data_dtype"] == "torch.uint8"
+    written["x.pt"].seek(0)
+    assert torch.equal(torch.load(written["x.pt"], weights_only=True), content)

@@ -284,6 +284,8 @@ def test_a_file_replaced_by_a_link_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious" * 1000)
     writer = open_writer(folder)
+    writer.add("first", {})
+    writer.flush()
     for name in ("dump.json", "construct.json", "stack.json.part", "coverage.json"):
         (folder / name).unlink()
         (folder / name).symlink_to(victim)
@@ -296,6 +298,42 @@ def test_a_file_replaced_by_a_link_is_not_followed(tmp_path: Path) -> None:
     assert len(writer.failures) >= 4
 
 
+@pytest.mark.parametrize("below", ["", "deeper/dump"], ids=["dump_path", "a folder above"])
+def test_a_file_in_the_place_of_dump_path_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, below: str
+) -> None:
+    file = tmp_path / "out"
+    file.write_text("mine")
+    layout = RunLayout(file / below)
+    for step in range(2):
+        writer = layout.open_step(
+            step,
+            task="statistics",
+            level="L1",
+            framework="pytorch",
+            extra_info=True,
+            tensors=False,
+            render_stack=lambda key: [],
+        )
+        writer.add("a", {})
+        writer.finish({})
+        assert any(f"{file} is a file, not a folder" in reason for reason in writer.failures)
+    assert len(caplog.messages) == 1
+    assert f"{file} is a file, not a folder" in caplog.messages[0]
+    assert "choose another dump_path" in caplog.messages[0]
+    assert file.read_text() == "mine"
+
+
+def test_missing_folders_above_dump_path_are_made(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "not" / "there" / "yet")
+    writer = layout.open_step(
+        0, task="statistics", level="L1", framework="pytorch", extra_info=True, tensors=False, render_stack=lambda _: []
+    )
+    writer.add("a", {})
+    writer.finish({})
+    assert list((tmp_path / "not" / "there" / "yet").glob("step0/*/dump.json"))
+
+
 def test_an_existing_dump_path_link_of_the_user_is_followed(tmp_path: Path) -> None:
     (tmp_path / "big disk ++ 盘").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "big disk ++ 盘")
@@ -303,6 +341,7 @@ def test_an_existing_dump_path_link_of_the_user_is_followed(tmp_path: Path) -> N
     writer = layout.open_step(
         0, task="tensor", level="L1", framework="pytorch", extra_info=False, tensors=False, render_stack=lambda key: []
     )
+    writer.add("a", {})
     writer.finish({})
     assert not writer.failures
     assert list((tmp_path / "big disk ++ 盘").glob("step0/*/dump.json"))

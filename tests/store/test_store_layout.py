@@ -190,16 +190,21 @@ def test_without_a_rank_the_folder_is_named_after_the_process(tmp_path: Path) ->
     writer.finish({})
 
 
-def test_a_rank_that_appears_later_renames_open_and_finished_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flushed", [True, False], ids=["folder made", "folder not made yet"])
+def test_a_rank_that_appears_later_renames_open_and_finished_steps(tmp_path: Path, flushed: bool) -> None:
     layout = RunLayout(tmp_path)
     first = open_step(layout, 0)
+    first.add("a", {})
     first.finish({})
     second = open_step(layout, 1)
     second.add("a", {})
+    if flushed:
+        second.flush()
     layout.set_rank(5)
     second.add("b", {})
     second.finish({})
     third = open_step(layout, 2)
+    third.add("a", {})
     third.finish({})
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("step*/*")} == {
         "step0/rank5",
@@ -211,20 +216,43 @@ def test_a_rank_that_appears_later_renames_open_and_finished_steps(tmp_path: Pat
     assert head["dump_data_dir"] == str(tmp_path / "step1" / "rank5" / "dump_tensor_data")
 
 
+@pytest.mark.parametrize("flushed", [True, False], ids=["folder made", "folder not made yet"])
 def test_a_rank_folder_that_exists_is_not_replaced_by_a_rename(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flushed: bool
 ) -> None:
     other = open_step(RunLayout(tmp_path, rank=1))
     other.add("other", {})
     other.finish({})
     layout = RunLayout(tmp_path)
     writer = open_step(layout)
-    layout.set_rank(1)
     writer.add("mine", {})
+    if flushed:
+        writer.flush()
+    layout.set_rank(1)
     writer.finish({})
     assert list(read_dump(tmp_path / "step0" / "rank1").data) == ["other"]
     assert list(read_dump(tmp_path / "step0" / f"proc{os.getpid()}").data) == ["mine"]
     assert len(caplog.messages) == 1
+
+
+def test_a_step_without_anything_to_say_leaves_no_folder(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    writer = open_step(layout)
+    writer.pause()
+    writer.finish({"not_recorded": {}, "recomputed_calls": 0})
+    writer.write_tensor("late.pt", lambda file: file.write(b"late"))
+    assert not list(tmp_path.glob("step*"))
+    second = open_step(layout)
+    second.finish({"not_recorded": {"filtered": 3}})
+    assert read_dump(second.folder).coverage["not_recorded"] == {"filtered": 3}
+
+
+def test_a_failure_before_the_first_record_is_in_the_error_log(tmp_path: Path) -> None:
+    writer = open_step(RunLayout(tmp_path))
+    writer.note_failure("nothing could be hooked")
+    writer.finish({})
+    assert "nothing could be hooked" in (writer.folder / "dump_error_info.log").read_text()
+    assert read_dump(writer.folder).coverage["failures"] == ["nothing could be hooked"]
 
 
 def test_a_dump_path_link_of_another_user_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
