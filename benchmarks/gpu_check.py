@@ -1,8 +1,8 @@
-"""The Triton kernels on a real device: values against references, then speed against torch's own operations.
+"""The Triton kernels on a real device: values against references, a debugger around a model, then speed.
 
 Usage: python benchmarks/gpu_check.py [--json FILE] [--values-only]
 
-Exit codes: 0 all values right, 1 some value wrong, 2 no device. Takes about two minutes.
+Exit codes: 0 all values right, 1 some value wrong, 2 no device. Meant to take less than three minutes.
 """
 
 from __future__ import annotations
@@ -259,9 +259,14 @@ def main() -> None:
     device = require_device()
     begin = time.perf_counter()
     wrong = check_values(value_cases(device, (1, 1000, 1 << 20))) + check_streams(device)
+    from gpu_end_to_end import check_end_to_end
+
+    more, end_to_end = check_end_to_end(device)
+    wrong += more
     name = torch.cuda.get_device_name(device)
     print(f"{name}: values checked in {time.perf_counter() - begin:.0f} s, {len(wrong)} wrong", *wrong, sep="\n  ")
-    results: dict[str, Any] = {"device": name, "wrong": wrong}
+    print(json.dumps(end_to_end, indent=1))
+    results: dict[str, Any] = {"device": name, "wrong": wrong, "end_to_end": end_to_end}
     if not chosen.values_only:
         speeds, host = bandwidth(device), host_times(device)
         print_tables(speeds, host)

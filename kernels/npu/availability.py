@@ -57,6 +57,9 @@ def availability() -> NpuAvailability:
     if version is not None and not devices:
         reasons.append("torch_npu sees no device; compare `npu-smi info` and ASCEND_RT_VISIBLE_DEVICES")
     library, missing = extension.find()
+    if library is not None and version is not None:
+        missing = extension.problem()
+        library = library if missing is None else None
     if missing is not None:
         reasons.append(missing)
     return NpuAvailability(version, devices, library, tuple(reasons))

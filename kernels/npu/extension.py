@@ -22,6 +22,8 @@ def find() -> tuple[Path | None, str | None]:
     tuple of (Path or None, str or None)
         Exactly one of the two is None.
     """
+    if os.environ.get("MSPROBE_NO_NATIVE") == "1":
+        return None, "NPU operators: switched off by MSPROBE_NO_NATIVE=1: unset it to use them"
     folder = Path(os.environ.get(FOLDER_VARIABLE, HERE))
     try:
         wanted = folder / library_name()
@@ -36,19 +38,26 @@ def find() -> tuple[Path | None, str | None]:
 
 
 @cache
-def operators() -> Any | None:
-    """Return ``torch.ops.msprobe_npu`` once its library is loaded, None where there is no library.
-
-    Raises
-    ------
-    OSError
-        If the library exists but cannot be loaded; the text is the dynamic linker's.
-    """
-    library, _ = find()
+def loaded() -> tuple[Any | None, str | None]:
+    """Load the library once; return ``torch.ops.msprobe_npu``, or why the operators cannot be used."""
+    library, missing = find()
     if library is None:
-        return None
+        return None, missing
     import torch  # noqa: PLC0415 - this file is also read by commands that need no framework
     import torch_npu  # noqa: F401, PLC0415 - the library takes its symbols from it
 
-    torch.ops.load_library(str(library))
-    return torch.ops.msprobe_npu
+    try:
+        torch.ops.load_library(str(library))
+    except OSError as error:
+        return None, f"NPU operators: {library} does not load ({error}); {_BUILD}"
+    return torch.ops.msprobe_npu, None
+
+
+def operators() -> Any | None:
+    """Return ``torch.ops.msprobe_npu``, None where its library is missing or does not load (see `problem`)."""
+    return loaded()[0]
+
+
+def problem() -> str | None:
+    """Return why the operators cannot be used, in one sentence; None when they can. Needs torch_npu."""
+    return loaded()[1]

@@ -49,6 +49,8 @@ def triton_availability() -> TritonAvailability:
         version = str(import_module("triton").__version__)
     except Exception as error:  # noqa: BLE001 - a broken installation raises anything; the reason is the result
         return TritonAvailability(None, None, f"import triton failed: {type(error).__name__}: {error}")
+    if os.environ.get("MSPROBE_NO_NATIVE") == "1":
+        return TritonAvailability(version, None, "Triton kernels are switched off by MSPROBE_NO_NATIVE=1")
     if os.environ.get("TRITON_INTERPRET") == "1":
         return TritonAvailability(version, "interpreter", None)
     try:

@@ -93,6 +93,8 @@ class DeviceStatistics:
         Count zeros as well.
     rows
         Rows of a block of results (64 bytes each).
+    refused
+        Counter to use as `refused`; by default one of its own.
 
     Attributes
     ----------
@@ -104,13 +106,13 @@ class DeviceStatistics:
 
     __slots__ = ("_lock", "_pending", "_rows", "_streams", "_zeros", "failure", "refused")
 
-    def __init__(self, *, zeros: bool = False, rows: int = BLOCK_ROWS) -> None:
+    def __init__(self, *, zeros: bool = False, rows: int = BLOCK_ROWS, refused: Counter[str] | None = None) -> None:
         self._zeros = zeros
         self._rows = rows
         self._lock = threading.Lock()
         self._streams: dict[tuple[torch.device, Any], _Stream] = {}
         self._pending: list[_Pending] = []
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter() if refused is None else refused
         self.failure: str | None = None
 
     def submit(self, tensor: torch.Tensor, sink: StatisticsSink) -> bool:

@@ -8,7 +8,7 @@ inside `quiet.Quiet`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Literal, TypeAlias
 
@@ -64,10 +64,13 @@ def checksum_native(native: ModuleType, mode: ChecksumMode, parts: Parts) -> str
     return hex64(combine_hashes([native.hash64_strided(*layout, threads) for layout in layouts]))
 
 
-def content_bytes(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the content as flat uint8 tensors of bounded size; all but the last hold a multiple of 8 bytes."""
+def content_bytes(tensor: torch.Tensor, limit: int = CHUNK) -> Iterator[torch.Tensor]:
+    """Yield the content as flat uint8 tensors of at most about `limit` elements.
+
+    All but the last hold a multiple of 8 bytes.
+    """
     carry: torch.Tensor | None = None
-    for chunk in logical_chunks(tensor, CHUNK):
+    for chunk in logical_chunks(tensor, limit):
         plain = chunk.resolve_conj().resolve_neg().contiguous()
         # A single element counts as contiguous whatever its stride, but only stride 1 can be viewed as bytes.
         piece = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
@@ -119,13 +122,30 @@ def xor_words(words: torch.Tensor) -> torch.Tensor:
     return words[0]
 
 
-def xor_tensor(parts: Parts) -> torch.Tensor:
+def xor_tensor(parts: Parts, limit: int = CHUNK) -> torch.Tensor:
     """Return the XOR of the content's 64-bit words (each part zero padded) as a 0-dim int64 tensor on its device."""
     total = torch.zeros((), dtype=torch.int64, device=parts[-1].device)
     for part in parts:
-        for piece in content_bytes(part):
-            total = total ^ xor_words(words_of(piece)).to(total.device)
+        for value in _npu_xor(part, limit) if part.device.type == "npu" else _xor_pieces(part, limit, xor_words):
+            total = total ^ value.to(total.device)
     return total
+
+
+def _xor_pieces(
+    part: torch.Tensor, limit: int, reduce: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[torch.Tensor]:
+    for piece in content_bytes(part, limit):
+        yield reduce(words_of(piece))
+
+
+def _npu_xor(part: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
+    """Yield values to XOR for a tensor on an NPU; its kernel reads a contiguous one as a whole."""
+    from msprobe.kernels.npu import xor64  # noqa: PLC0415 - for this device only
+
+    if part.numel() and part.is_contiguous() and not (part.is_conj() or part.is_neg()):
+        yield xor64.xor64(part)
+    else:
+        yield from _xor_pieces(part, limit, xor64.xor_words)
 
 
 def _signed(value: int) -> int:
@@ -154,11 +174,11 @@ def mix(value: int) -> int:
     return value ^ value >> 33
 
 
-def hash_body(tensor: torch.Tensor) -> torch.Tensor:
+def hash_body(tensor: torch.Tensor, limit: int = CHUNK) -> torch.Tensor:
     """Return ``sum_i fmix(w_i + (i + 1) * golden)`` modulo 2**64 as a 0-dim int64 tensor on the tensor's device."""
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     first = 1
-    for piece in content_bytes(tensor):
+    for piece in content_bytes(tensor, limit):
         words = words_of(piece)
         index = torch.arange(first, first + words.numel(), dtype=torch.int64, device=tensor.device)
         total = total + mix_words(words + index * _signed(_GOLDEN)).sum()

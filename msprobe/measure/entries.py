@@ -21,6 +21,7 @@ from msprobe.measure.backends import COUNTS, native_module
 from msprobe.measure.checksums import ChecksumMode, checksum_cpu, checksum_native
 from msprobe.measure.cpu import THREADED, reduce_cpu, reduce_native, summarise, summarise_cpu
 from msprobe.measure.deferred import DeferredRows
+from msprobe.measure.device_streams import readable_now
 from msprobe.measure.dtypes import PLAIN_DTYPES, DtypeInfo
 from msprobe.measure.kernel_codes import CODE_OF
 from msprobe.measure.quiet import Quiet
@@ -183,8 +184,10 @@ class TensorEncoder:
         return entry
 
     def _encode_view(self, view: TensorView, path: str | None) -> Entry:
+        view = readable_now(view)
         entry: Entry = {"type": view.type_name, "dtype": view.dtype, "shape": view.shape}
-        deferred = view.data is not None and view.data.device.type not in self._plan.immediate
+        memory = view.parts[-1] if view.parts else view.data
+        deferred = memory is not None and memory.device.type not in self._plan.immediate
         statistics = self._measure(view, entry, deferred=deferred) if self._statistics else None
         if self._checksum is not None and not self._statistics:
             self._add_checksum(entry, view.parts, deferred=deferred)
@@ -194,7 +197,7 @@ class TensorEncoder:
             self._add_checksum(entry, view.parts, deferred=deferred)
         if statistics is not None:
             add_counts(entry, statistics)
-        if view.reason is not None and (self._statistics or entry.get("md5", "") is None):
+        if view.reason is not None and (self._statistics or (self._checksum is not None and not view.parts)):
             entry["reason"] = view.reason
             self._count(view.reason)
         entry.update(view.extra)
@@ -222,7 +225,7 @@ class TensorEncoder:
         entry["md5"] = None
         if not parts or self._checksum is None:
             return
-        if deferred and self._checksum != "md5":
+        if deferred:
             self._deferred.add_checksum(self._checksum, parts, partial(entry.__setitem__, "md5"))
         else:
             entry["md5"] = checksum_cpu(self._checksum, parts)

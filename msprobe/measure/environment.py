@@ -62,7 +62,8 @@ def _triton() -> Line:
     found = triton_availability()
     if found.reason is None:
         return Line("Triton kernels", "available", f"triton {found.version} for {found.target}")
-    return Line("Triton kernels", "absent" if found.version is None else "fallback", found.reason)
+    state: State = "absent" if found.version is None else "fallback"
+    return Line("Triton kernels", state, f"CUDA and ROCm tensors are measured by torch operations: {found.reason}")
 
 
 def _npu() -> list[Line]:
@@ -74,4 +75,6 @@ def _npu() -> list[Line]:
     lines = [Line("Ascend NPU", "available" if found.devices else "absent", f"{found.devices} devices")]
     detail = str(found.operators) if found.operators else "; ".join(found.reasons)
     lines.append(Line("NPU operators", "available" if found.operators else "fallback", detail))
+    detail = "NPU tensors are measured by torch operations on the device: there are no kernels for them"
+    lines.append(Line("NPU statistics", "fallback", detail))
     return lines

@@ -8,6 +8,7 @@ import torch
 
 from msprobe.measure.cpu import summarise_cpu
 from msprobe.measure.deferred import DeferredRows
+from msprobe.measure.device_streams import readable_now
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.records import Statistics
 from msprobe.measure.views import view_tensor
@@ -24,7 +25,7 @@ def summarise_tensor(tensor: Any, *, low: bool) -> Statistics:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"statistics() of a {type(tensor).__name__}: give a torch tensor or a numpy array")
     with Quiet():
-        view = view_tensor(tensor)
+        view = readable_now(view_tensor(tensor))
         if view.data is None:
             return Statistics.unmeasured(view.reason or "no data")
         if view.data.device.type == "cpu":

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msprobe.measure import deferred
+from msprobe.measure import device_rows
 from msprobe.measure.deferred import RING_ROWS, DeferredRows
 from msprobe.measure.dtypes import DTYPES, describe_dtype
 from msprobe.measure.encode import ValueEncoder
@@ -83,7 +83,7 @@ def test_squares_beyond_float64_are_scaled_on_the_device(factor: float) -> None:
 
 
 def test_a_device_without_float64_neither_overflows_nor_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "WITHOUT_FLOAT64", frozenset({"cpu"}))
+    monkeypatch.setattr(device_rows, "WITHOUT_FLOAT64", frozenset({"cpu"}))
     encoder = ValueEncoder(immediate=(), precision="high")
     large = encoder.encode(torch.full((100,), 1e30).bfloat16())
     small = encoder.encode(torch.full((100,), 1e-30))
@@ -115,7 +115,7 @@ def test_checksums_equal_the_immediate_ones(mode: str) -> None:
 
 
 def test_large_tensors_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "DEVICE_CHUNK", 100)
+    monkeypatch.setattr(device_rows, "DEVICE_CHUNK", 100)
     for tensor in (torch.randn(37, 41), torch.randn(37, 41).t(), torch.arange(1000), torch.rand(30, 30) > 0.5):
         encoder = ValueEncoder(immediate=(), precision="high")
         entry = encoder.encode(tensor)

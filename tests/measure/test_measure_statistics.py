@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -325,3 +329,19 @@ def test_backend_names_what_measures() -> None:
     statistics(torch.ones(3))
     after = counts()
     assert after[backend("cpu")] == before[backend("cpu")] + 1
+
+
+def test_a_fallback_is_counted_with_its_reason() -> None:
+    """For tensors of the CPU and for those that take the way of an accelerator."""
+    program = (
+        "import torch; from msprobe.measure.backends import counts; from msprobe.measure.encode import ValueEncoder\n"
+        "ValueEncoder().encode(torch.ones(3)); encoder = ValueEncoder(immediate=(), summary_mode='md5')\n"
+        "encoder.encode(torch.ones(3)); encoder.resolve(); import json; print(json.dumps(counts()))"
+    )
+    environment = {**os.environ, "MSPROBE_NO_NATIVE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["native"], found["torch"]) == (0, 1)
+    assert found["cpu (deferred)"] == {"torch statistics": 1, "torch md5": 1}
+    assert "MSPROBE_NO_NATIVE=1" in " ".join(found["fallbacks"]["cpu"])
+    assert sum(found["fallbacks"]["cpu"].values()) == 3

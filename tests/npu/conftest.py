@@ -93,6 +93,6 @@ def built_operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     folder = tmp_path_factory.mktemp("operators")
     os.environ[extension.FOLDER_VARIABLE] = str(folder)
-    extension.operators.cache_clear()
+    extension.loaded.cache_clear()
     yield build(folder)
     del os.environ[extension.FOLDER_VARIABLE]

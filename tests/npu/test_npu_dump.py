@@ -159,7 +159,8 @@ def test_no_wait_for_the_device_inside_the_step(
 
     plain = step(None)
     assert step(debugger(level="mix", task="statistics")) == plain
-    assert step(debugger(level="L1", statistics={"summary_mode": "xor"})) == plain
+    for mode in ("md5", "xor", "hash"):
+        assert step(debugger(level="L1", statistics={"summary_mode": mode})) == plain, mode
 
 
 def test_the_step_on_the_npu_is_bitwise_that_without_the_tool(debugger: MakeDebugger) -> None:
@@ -167,3 +168,14 @@ def test_the_step_on_the_npu_is_bitwise_that_without_the_tool(debugger: MakeDebu
     recorded = train("npu:0", debugger(level="mix", task="statistics"))
     for (name, expected), found in zip(plain.named_parameters(), recorded.parameters(), strict=True):
         assert torch.equal(expected.cpu(), found.cpu()), name
+
+
+def test_coverage_tells_which_kernels_measured_and_why_no_others(debugger: MakeDebugger) -> None:
+    from debugger_traces import dump_of
+
+    made = debugger(level="L1", statistics={"summary_mode": "md5"})
+    train("npu:0", made)
+    coverage = dump_of(made).coverage
+    assert coverage is not None
+    assert {"torch statistics", "torch md5"} <= set(coverage["kernels"]["npu"])
+    assert "the Triton kernels are for CUDA and ROCm devices" in coverage["kernels"]["fallbacks"]["npu"]

@@ -30,7 +30,9 @@ TYPES = {
     "powers": "*i32",
 }
 #: Compiled for CUDA only: for AMD they would tell nothing that the others do not.
-CUDA_ONLY = ("float16", "int64", "uint64", "bool", "ZEROS=True", "ALIGN=2", "ALIGN=1", "xor64")
+CUDA_ONLY = tuple(
+    "float16 float64 int64 uint64 bool complex64 ZEROS=True PITCHED=True ALIGN=2 ALIGN=1 xor64 nonfinite".split()
+)
 LOADS = r"ld\.global[\w.]*|global_load_\w+|buffer_load_\w+"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def compiled(target: str) -> dict[str, Any]:
-    done = run("tests/triton/compile_kernels.py", target)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def cuda() -> dict[str, Any]:
+@pytest.fixture
+def cuda(compiled: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     return compiled("cuda")
 
 
@@ -62,7 +56,9 @@ def test_cuda_does_not_load_vectors_from_odd_addresses(cuda: dict[str, Any]) -> 
         assert not any(".v" in name for name in cuda[case]["loads"]), case
 
 
-def test_amd_kernels_load_vectors_and_keep_everything_in_registers() -> None:
+def test_amd_kernels_load_vectors_and_keep_everything_in_registers(
+    compiled: Callable[[str], dict[str, Any]],
+) -> None:
     hip = compiled("hip")
     assert hip["statistics float32"]["loads"]["global_load_dwordx4"] >= 8
     assert hip["statistics bfloat16"]["loads"]["global_load_dwordx2"] >= 8
@@ -119,6 +115,29 @@ def test_the_check_of_values_passes_and_can_fail(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import gpu_check
 
-    assert gpu_check.check_values(gpu_check.value_cases(torch.device("cpu"), (120,))) == []
+    assert gpu_check.check_values(list(gpu_check.value_cases(torch.device("cpu"), (120,)))[::8]) == []
     monkeypatch.setattr(tensor_statistics, "reference_statistics", lambda tensor: (9.0, 9.0, 0.0, 1.0, 0, 0, 0))
     assert gpu_check.check_values([("ones", torch.ones(3))])
+
+
+def test_the_check_of_a_debugged_model_passes_and_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import gpu_end_to_end
+
+    from msprobe.measure import triton_rows
+
+    assert gpu_end_to_end.check_encoder(torch.device("cpu"), ["statistics", "xor"], rows=5) == []
+    monkeypatch.setattr(triton_rows, "mean_and_norm", lambda reduction, numel: (reduction[2] / numel, 9.0))
+    assert gpu_end_to_end.check_encoder(torch.device("cpu"), ["statistics"], rows=5)
+
+
+def test_the_check_of_a_debugged_model_reads_what_a_debugger_wrote() -> None:
+    program = (
+        "import sys, torch; sys.path.insert(0, 'benchmarks'); import gpu_end_to_end as check\n"
+        "wrong, seconds = check.check_debugger(torch.device('cpu'), steps=1); print(wrong, sorted(seconds))"
+    )
+    done = run("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[] ['step', 'step with every tensor written']"

@@ -194,7 +194,7 @@ def test_chunks_grow_instead_of_multiplying() -> None:
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from([torch.float32, torch.float64]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_floats_equal_the_reference(numbers: list[float], dtype: torch.dtype) -> None:
     tensor = torch.tensor(numbers, dtype=dtype)
     assert_equal(measured(tensor)[0], tensor)
