@@ -1,13 +1,12 @@
 """The native CPU kernels against what they replace, in one process, taking turns.
 
-Run with ``python -m pytest benchmarks/test_kernels_cpu.py -s``. Every test times the kernel with pytest-benchmark
-(groups hold what is comparable) and then takes turns with its competitor; the ratio is printed, stored
-in ``extra_info`` and compared with the ratio promised.
+Run with ``python -m pytest benchmarks/test_kernels_cpu.py -s``; it is no part of ``make test``. Every test times the
+kernel with pytest-benchmark (groups hold what is comparable) and then takes turns with its competitor; the ratio of
+the best times is printed, stored in ``extra_info`` and compared with the goal.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 import zlib
 from collections.abc import Callable
@@ -17,7 +16,19 @@ import pytest
 import torch
 from msprobe.kernels import _native
 
-CODES = {torch.float32: 6, torch.bfloat16: 15, torch.float16: 5, torch.float64: 7, torch.int8: 1, torch.int32: 3}
+CODES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
+K, M = 1 << 10, 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -42,36 +53,34 @@ def native(tensor: torch.Tensor) -> tuple[float, ...]:
     return _native.stats(tensor.data_ptr(), tensor.numel(), CODES[tensor.dtype], 1)
 
 
-def ratio(
-    ours: Callable[[], object],
-    theirs: Callable[[], object],
-    seconds: float = 0.4,
-    typical: Callable[[list[float]], float] = statistics.median,
-) -> float:
-    """Typical time of `theirs` over that of `ours`, in turns of about a millisecond."""
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], seconds: float = 0.4) -> float:
+    """Best time of `theirs` over that of `ours`, in turns of about a millisecond.
+
+    Neighbours on the machine only ever add time, to either of the two, so the best of many turns says most.
+    """
     samples: tuple[list[float], list[float]] = ([], [])
     start = time.perf_counter()
     theirs()
     repeats = max(1, int(1e-3 / max(time.perf_counter() - start, 1e-7)))
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(samples[0]) < 9:
+    while time.perf_counter() < end or len(samples[0]) < 15:
         for function, times in zip((ours, theirs), samples, strict=True):
             start = time.perf_counter()
             for _ in range(repeats):
                 function()
             times.append(time.perf_counter() - start)
-    return typical(samples[1]) / typical(samples[0])
+    return min(samples[1]) / min(samples[0])
 
 
-def check(benchmark, name: str, found: float, promised: float) -> None:
+def check(benchmark, name: str, found: float, goal: float) -> None:
     benchmark.extra_info["ratio"] = found
-    print(f"\n{name}: {found:.2f}x (promised {promised}x)")
-    assert found >= promised
+    print(f"\n{name}: {found:.2f}x (goal {goal:.2f}x)")
+    assert found >= goal, f"{name}: {found:.2f}x, below the goal of {goal:.2f}x"
 
 
 @pytest.mark.benchmark(group="max, min, mean, norm")
 @pytest.mark.parametrize(
-    ("dtype", "numel", "promised"),
+    ("dtype", "numel", "goal"),
     [
         (torch.float32, 64, 10),
         (torch.float32, 1 << 14, 6),
@@ -88,11 +97,11 @@ def check(benchmark, name: str, found: float, promised: float) -> None:
     ],
     ids=str,
 )
-def test_statistics_against_four_operations(benchmark, dtype, numel, promised):
+def test_statistics_against_four_operations(benchmark, dtype, numel, goal):
     tensor = tensor_of(dtype, numel)
     benchmark(native, tensor)
     found = ratio(lambda: native(tensor), lambda: four_operations(tensor))
-    check(benchmark, f"{dtype} {numel} against four operations", found, promised)
+    check(benchmark, f"{dtype} {numel} against four operations", found, goal)
 
 
 @pytest.mark.benchmark(group="one pass over float32")
@@ -102,13 +111,54 @@ def test_statistics_against_one_sum(benchmark):
     check(benchmark, "float32 4M against torch.sum", ratio(lambda: native(tensor), tensor.sum), 1 / 1.6)
 
 
-@pytest.mark.benchmark(group="int8 extremes")
-@pytest.mark.parametrize(("numel", "promised"), [(64, 1), (1 << 14, 1), (1 << 18, 0.7), (1 << 26, 0.7)])
-def test_int8_statistics_against_aminmax(benchmark, numel, promised):
-    tensor = torch.randint(-128, 128, (numel,), dtype=torch.int8)
+def integers(dtype: torch.dtype, numel: int, values: str) -> torch.Tensor:
+    """Random integers of the whole range of the type, or of a narrower one."""
+    if dtype is torch.bool:
+        return torch.rand(numel) < 0.5
+    limits = torch.iinfo(dtype)
+    low, high = (limits.min, limits.max + 1) if values == "all" else (limits.min // 2 + 3, limits.max // 2)
+    return torch.randint(low, high, (numel,), dtype=dtype)
+
+
+@pytest.mark.benchmark(group="extremes of bytes")
+@pytest.mark.parametrize(
+    ("dtype", "numel", "values", "goal"),
+    [
+        *[
+            (dtype, numel, "all", 1)
+            for dtype in (torch.int8, torch.uint8, torch.bool)
+            for numel in (64, 16 * K, 256 * K)
+        ],
+        (torch.int8, 256 * K, "some", 1),
+        (torch.uint8, 256 * K, "some", 1),
+        (torch.bool, 4 * M, "all", 1),
+        # Both read as fast as the third-level cache delivers: the best times differ by a few percent either way.
+        (torch.int8, 4 * M, "all", 0.93),
+        (torch.uint8, 4 * M, "all", 0.93),
+        # Reading 4M bytes takes aminmax the 2.4 cycles per 64 bytes that the cache needs; our five numbers take 2.8.
+        (torch.int8, 4 * M, "some", 0.78),
+        (torch.uint8, 4 * M, "some", 0.78),
+        (torch.int8, 64 * M, "some", 0.9),
+    ],
+    ids=str,
+)
+def test_statistics_of_bytes_against_aminmax(benchmark, dtype, numel, values, goal):
+    """Goal: not slower, although aminmax finds two numbers and leaves them in tensors."""
+    tensor = integers(dtype, numel, values)
     benchmark(native, tensor)
     found = ratio(lambda: native(tensor), lambda: torch.aminmax(tensor))
-    check(benchmark, f"int8 {numel} against torch.aminmax", found, promised)
+    check(benchmark, f"{dtype} {numel} ({values} values) against torch.aminmax", found, goal)
+
+
+@pytest.mark.benchmark(group="extremes of wider integers")
+@pytest.mark.parametrize("numel", [16 * K, 256 * K, 4 * M])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
+def test_statistics_of_wider_integers_against_aminmax(benchmark, dtype, numel):
+    """For the record: squares of wider integers take several operations each, and no goal is set."""
+    tensor = integers(dtype, numel, "some")
+    benchmark(native, tensor)
+    found = ratio(lambda: native(tensor), lambda: torch.aminmax(tensor))
+    check(benchmark, f"{dtype} {numel} against torch.aminmax", found, 0.1)
 
 
 @pytest.mark.benchmark(group="checksums of 1 MiB")
@@ -132,15 +182,15 @@ def test_word_checksums_against_zlib(benchmark, name):
 
 
 @pytest.mark.benchmark(group="64 MiB")
-@pytest.mark.parametrize(("dtype", "promised"), [(torch.float32, 1.2), (torch.bfloat16, 1.6)], ids=str)
-def test_two_threads_against_one(benchmark, dtype, promised):
-    """Best times, for a machine with neighbours. One thread already uses more than half of the memory's speed."""
+@pytest.mark.parametrize(("dtype", "goal"), [(torch.float32, 1.6), (torch.bfloat16, 1.6)], ids=str)
+def test_two_threads_against_one(benchmark, dtype, goal):
+    """Needs two processors that nothing else uses, at least for moments of the ten seconds."""
     tensor = tensor_of(dtype, (64 << 20) // dtype.itemsize)
     torch.set_num_threads(2)
     place = (tensor.data_ptr(), tensor.numel(), CODES[dtype])
     benchmark(_native.stats, *place, 2)
-    found = ratio(lambda: _native.stats(*place, 2), lambda: _native.stats(*place, 1), seconds=2, typical=min)
-    check(benchmark, f"two threads against one, {dtype} 64 MiB", found, promised)
+    found = ratio(lambda: _native.stats(*place, 2), lambda: _native.stats(*place, 1), seconds=10)
+    check(benchmark, f"two threads against one, {dtype} 64 MiB", found, goal)
 
 
 @pytest.mark.benchmark(group="transposed 2048 x 2048 of a wider matrix")

@@ -5,8 +5,8 @@ namespace msprobe {
 Dtype dtype_of(int64_t code) {
   using T = KernelTable;
   switch (code) {
-    case 0: return {Kind::kInt, 1, 1, &T::u8};
-    case 1: return {Kind::kInt, 1, 1, &T::i8};
+    case 0: return {Kind::kInt, 1, 1, &T::u8, kByteBlock};
+    case 1: return {Kind::kInt, 1, 1, &T::i8, kByteBlock};
     case 2: return {Kind::kInt, 2, 2, &T::i16};
     case 3: return {Kind::kInt, 4, 4, &T::i32};
     case 4: return {Kind::kInt, 8, 8, &T::i64};

@@ -11,6 +11,11 @@ struct Dtype {
   int itemsize = 0;
   int alignment = 0;
   BlockFn KernelTable::*block = nullptr;
+  // Elements of a block.
+  int64_t length = kBlock;
+
+  // Whether sums do not depend on how they are grouped.
+  bool exact() const { return kind != Kind::kFloat && itemsize < 8; }
 };
 
 // The dtype of a code; kind is kUnknown for a code that has no kernel.

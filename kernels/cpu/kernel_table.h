@@ -4,7 +4,7 @@
 
 namespace msprobe {
 
-// Adds `n` <= kBlock elements at `p` (aligned to the element) to `acc`.
+// Adds `n` elements at `p` (aligned to the element), at most those of a block, to `acc`.
 using BlockFn = void (*)(const void* p, int64_t n, Partial& acc);
 // Says whether one of `n` elements is NaN or infinite.
 using NonfiniteFn = bool (*)(const void* p, int64_t n);

@@ -36,8 +36,8 @@ namespace msprobe {
 namespace {
 
 constexpr KernelTable with_vnni(KernelTable table) {
-  table.i8 = vnni_block<0>;
-  table.u8 = vnni_block<128>;
+  table.i8 = vnni_block<int8_t>;
+  table.u8 = vnni_block<uint8_t>;
   return table;
 }
 

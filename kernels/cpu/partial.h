@@ -7,6 +7,8 @@ namespace msprobe {
 
 // Sums are formed inside blocks of this many consecutive elements; block sums are added in index order.
 constexpr int64_t kBlock = 4096;
+// Exact sums may be cut anywhere; blocks of bytes are longer, to fold their lanes less often.
+constexpr int64_t kByteBlock = 65280;
 // Element k of a block goes to lane k % 16, on every instruction set, so that they all round alike.
 constexpr int kLanes = 16;
 

@@ -8,7 +8,7 @@ namespace msprobe {
 
 namespace {
 
-// A large tensor is cut into ranges; how many depends on its size only, so that the order of additions is fixed.
+// A large tensor is cut into ranges. If its sums round, how many depends on its size only, so that their order is fixed.
 constexpr int kRanges = 64;
 constexpr int64_t kRangeFrom = int64_t(1) << 15;
 
@@ -16,8 +16,9 @@ struct Ranges {
   int count;
   int64_t length;
 
-  explicit Ranges(int64_t n) {
-    count = n < kThreadedFrom ? 1 : static_cast<int>(std::min<int64_t>(n / kRangeFrom, kRanges));
+  Ranges(int64_t n, int64_t threads, const Dtype& dtype) {
+    const bool whole = n < kThreadedFrom || (threads <= 1 && dtype.exact());
+    count = whole ? 1 : static_cast<int>(std::min<int64_t>(n / kRangeFrom, kRanges));
     length = ((n + count - 1) / count + kBlock - 1) / kBlock * kBlock;
   }
 };
@@ -25,28 +26,30 @@ struct Ranges {
 struct alignas(16) Buffer {
   char bytes[kBlock * 16];
 };
+static_assert(kByteBlock <= kBlock * 16, "a block must fit the buffer");
 
-Partial range_of_contiguous(const char* p, int64_t begin, int64_t end, BlockFn block, int itemsize) {
+Partial range_of_contiguous(const char* p, int64_t begin, int64_t end, BlockFn block, const Dtype& dtype) {
   Partial acc;
-  for (int64_t i = begin; i < end; i += kBlock) block(p + i * itemsize, end - i < kBlock ? end - i : kBlock, acc);
+  const int64_t length = dtype.length;
+  for (int64_t i = begin; i < end; i += length) block(p + i * dtype.itemsize, end - i < length ? end - i : length, acc);
   return acc;
 }
 
-Partial range_of_strided(const Layout& layout, int64_t begin, int64_t end, BlockFn block, int alignment) {
+Partial range_of_strided(const Layout& layout, int64_t begin, int64_t end, BlockFn block, const Dtype& dtype) {
   Partial acc;
   if (begin >= end) return acc;
   Buffer buffer;
   Cursor cursor(layout, begin);
-  for (int64_t i = begin; i < end; i += kBlock) {
-    const int64_t n = end - i < kBlock ? end - i : kBlock;
-    block(cursor.next(n, buffer.bytes, alignment), n, acc);
+  for (int64_t i = begin; i < end; i += dtype.length) {
+    const int64_t n = end - i < dtype.length ? end - i : dtype.length;
+    block(cursor.next(n, buffer.bytes, dtype.alignment), n, acc);
   }
   return acc;
 }
 
 template <class RangeFn>
-Partial fold_ranges(int64_t n, int64_t threads, const RangeFn& range) {
-  const Ranges ranges(n);
+Partial fold_ranges(int64_t n, int64_t threads, const Dtype& dtype, const RangeFn& range) {
+  const Ranges ranges(n, threads, dtype);
   if (ranges.count == 1) {
     const FpEnvironment environment;
     return range(0, n);
@@ -80,15 +83,15 @@ Partial stats(const void* p, int64_t n, const Dtype& dtype, int64_t threads) {
     return stats(layout, dtype, threads);
   }
   const BlockFn block = kernels().*dtype.block;
-  return finish(fold_ranges(n, threads, [&](int64_t begin, int64_t end) {
-    return range_of_contiguous(static_cast<const char*>(p), begin, end, block, dtype.itemsize);
+  return finish(fold_ranges(n, threads, dtype, [&](int64_t begin, int64_t end) {
+    return range_of_contiguous(static_cast<const char*>(p), begin, end, block, dtype);
   }));
 }
 
 Partial stats(const Layout& layout, const Dtype& dtype, int64_t threads) {
   const BlockFn block = kernels().*dtype.block;
-  return finish(fold_ranges(layout.numel, threads, [&](int64_t begin, int64_t end) {
-    return range_of_strided(layout, begin, end, block, dtype.alignment);
+  return finish(fold_ranges(layout.numel, threads, dtype, [&](int64_t begin, int64_t end) {
+    return range_of_strided(layout, begin, end, block, dtype);
   }));
 }
 
