@@ -7,7 +7,7 @@ what they need when they run, so that ``msprobe --help`` stays quick.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +56,9 @@ def config_new(
     task: Annotated[str, typer.Option(help="The task whose keys the file gets.")] = "statistics",
     dump_path: Annotated[str, typer.Option(help="Folder that dumps are written to.")] = "./msprobe_dump",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Name the installed JSON Schema in the file: editors then complete it.")
+    ] = False,
 ) -> None:
     """Write a starting configuration file, and explain its keys on stdout (JSON has no comments).
 
@@ -63,7 +66,45 @@ def config_new(
     """
     from msprobe.core.config_report import write_starting_config  # noqa: PLC0415
 
-    typer.echo(write_starting_config(file, task, dump_path, force=force))
+    typer.echo(write_starting_config(file, task, dump_path, force=force, schema=schema))
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON Schema of config.json, with which editors complete keys and mark mistakes.
+
+    Example: msprobe config schema > config.schema.json
+    """
+    from msprobe.core.config_schema import schema_text  # noqa: PLC0415
+
+    typer.echo(schema_text(), nl=False)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(  # noqa: PLR0913, PLR0917 - one parameter per option
+    context: typer.Context,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The config.json to record with.")],
+    target: Annotated[str, typer.Argument(help="The script, or with -m the module. What follows are its arguments.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)] = None,
+    is_module: Annotated[bool, typer.Option("-m", help="The target is a module, as in `python -m`.")] = False,
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            help="CLASS.forward: a step ends before the next call of this module class, not after an optimiser step.",
+        ),
+    ] = None,
+) -> None:
+    """Run a PyTorch script, unchanged, with a debugger around it.
+
+    A step begins with the first module call and ends with the optimiser step. Options of msprobe stand before the
+    script. In several processes: torchrun --nproc-per-node 8 -m msprobe run -c config.json train.py
+
+    Example: msprobe run -c config.json train.py --lr 1e-4
+    """
+    from msprobe.run.launch import Launch  # noqa: PLC0415
+    from msprobe.run.program import Program  # noqa: PLC0415
+
+    context.obj.append(Launch(config, Program(target, tuple(arguments or ()), is_module), step_on))
 
 
 @app.command()
@@ -112,8 +153,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments : sequence of str, optional
         Default: those of the process.
     """
+    launches: list[Callable[[], None]] = []  # a program runs when the command line is done with: nothing of it shows
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="msprobe")
+        app(args=None if arguments is None else list(arguments), prog_name="msprobe", obj=launches)
     except MsprobeError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(EXIT_BAD_INPUT)
+    except SystemExit:
+        if not launches:
+            raise
+    launches.pop()()

@@ -12,15 +12,17 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 from msprobe.core.config_load import load_config
+from msprobe.core.config_reload import ConfigWatch
 from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError
 from msprobe.core.session import Session
 from msprobe.core.support import check_implemented
 from msprobe.dispatch.adapter import PytorchAdapter
+from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.custom_apis import CustomApis
 from msprobe.dispatch.seeding import seed_all
 
@@ -87,11 +89,23 @@ class PrecisionDebugger(metaclass=_PerProcess):
         level: str | None = None,
         step: Sequence[int | str] | None = None,
     ) -> None:
-        config = load_config(config_path, framework="pytorch", task=task, dump_path=dump_path, level=level, step=step)
+        keywords = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+        config = load_config(config_path, framework="pytorch", **keywords)
         check_implemented(config)
-        self._adapter = PytorchAdapter(config)
-        self._session = Session(config, self._adapter)
-        self._custom = CustomApis(self._adapter.recording_mode)
+        watch = None
+        if config_path is not None and config.dump_enable is not None:
+            watch = ConfigWatch(config_path, "pytorch", keywords, check_implemented)
+            config = watch.config
+        self._session = Session(config, PytorchAdapter(config), watch)
+        self._custom = CustomApis(self._recording_mode)
+
+    @property
+    def _adapter(self) -> PytorchAdapter:
+        """Changes when the configuration changes while the run goes on."""
+        return cast("PytorchAdapter", self._session.adapter)
+
+    def _recording_mode(self) -> ApiMode | None:
+        return self._adapter.recording_mode()
 
     @classmethod
     def _current(cls) -> PrecisionDebugger:
@@ -110,19 +124,20 @@ class PrecisionDebugger(metaclass=_PerProcess):
         model : nn.Module or sequence of nn.Module
             Needed for levels L0 and mix. The root itself is not recorded, its submodules are.
         token_range : [first, last], optional
-            Not available in this version.
+            For text generation: record only these forward calls of ``model`` (of the first one in a sequence), and
+            what follows each of them until the next. Call 0 reads the prompt; both ends are included, and counting
+            starts at 0 in each step.
         rank_id : int, optional
-            Overrides the rank that names the output folder.
+            Rank of this process, where the one of the default process group is not wanted. It names the output folder
+            and is what ``rank`` of the configuration selects.
 
         Raises
         ------
         LifecycleError
-            If the level needs a model and none is given, or there is no debugger.
+            If the level or ``token_range`` needs a model and none is given, if an argument is no valid value, or if
+            there is no debugger.
         """
-        debugger = cls._current()
-        if token_range is not None:
-            raise LifecycleError("start(token_range=...) is not available in this version; leave it out")
-        debugger._session.start(model, rank_id)
+        cls._current()._session.start(model, rank_id, token_range)
 
     @classmethod
     def stop(cls) -> None:
@@ -142,7 +157,7 @@ class PrecisionDebugger(metaclass=_PerProcess):
 
     @classmethod
     def set_init_step(cls, number: int) -> None:
-        """Number the steps from ``number``, for a run that resumes a checkpoint.
+        """Number the steps from ``number``, for a run that resumes a checkpoint. A step that is open ends.
 
         Raises
         ------

@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 
@@ -10,6 +13,7 @@ from msprobe.cli import main
 from msprobe.core.config_load import load_config
 from msprobe.core.config_model import COMMON_KEYS, SECTIONS
 from msprobe.core.config_record import Task
+from msprobe.core.config_source import SCHEMA_FILE
 
 
 @pytest.fixture
@@ -57,10 +61,10 @@ def test_check_prints_warnings_on_stderr_and_still_succeeds(run, config_file):
 
 
 def test_check_tells_what_this_version_lacks(run, config_file):
-    code, out, _ = run("config", "check", config_file(dump_enable=True))
+    code, out, _ = run("config", "check", config_file(async_dump=True))
     assert code == 0
-    assert "not available for PyTorch in this version: dump_enable = true" in out
-    code, out, _ = run("config", "check", config_file(dump_enable=True), "--framework", "mindspore")
+    assert "not available for PyTorch in this version: async_dump = true" in out
+    code, out, _ = run("config", "check", config_file(async_dump=True), "--framework", "mindspore")
     assert "not available" not in out
 
 
@@ -87,6 +91,22 @@ def test_new_file_is_valid_complete_and_explained(run, tmp_path, task):
         assert f"  {key}: " in out
 
 
+def test_new_file_names_its_schema_if_asked(run, tmp_path):
+    path = tmp_path / "config.json"
+    assert run("config", "new", path, "--schema")[0] == 0
+    assert load_config(path).warnings == ()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert next(iter(content)) == "$schema"
+    assert json.loads(Path(url2pathname(urlparse(content["$schema"]).path)).read_text(encoding="utf-8"))["properties"]
+    assert run("config", "check", path)[::2] == (0, "")
+
+
+def test_schema_is_printed_as_it_is_shipped(run):
+    code, out, err = run("config", "schema")
+    assert (code, err) == (0, "")
+    assert out == SCHEMA_FILE.read_text(encoding="utf-8")
+
+
 def test_new_refuses_to_overwrite_unless_forced(run, config_file):
     path = config_file(level="mix")
     before = path.read_bytes()
@@ -111,7 +131,7 @@ def test_new_names_what_is_wrong_with_its_arguments(run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["config"], ["config", "check"], ["config", "new"]])
+@pytest.mark.parametrize("arguments", [[], ["config"], ["config", "check"], ["config", "new"], ["config", "schema"]])
 def test_every_command_has_help(run, arguments):
     code, out, _ = run(*arguments, "--help")
     assert code == 0

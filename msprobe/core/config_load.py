@@ -18,7 +18,7 @@ from msprobe.core.config_view import View
 from msprobe.core.errors import ConfigError, Problem
 from msprobe.core.support import SUPPORTED, Framework, modes_of, support_problem, supporting_modes
 
-__all__ = ["PACKAGED_CONFIG", "Config", "load_config", "resolve"]
+__all__ = ["PACKAGED_CONFIG", "Config", "json_keywords", "load_config", "resolve"]
 
 
 def load_config(  # noqa: PLR0913 - the keywords are those of PrecisionDebugger
@@ -53,7 +53,7 @@ def load_config(  # noqa: PLR0913 - the keywords are those of PrecisionDebugger
         The file cannot be read or parsed, or something in it is refused. Holds all problems together.
     """
     modes_of(framework)
-    keywords = _keywords(task=task, dump_path=dump_path, level=level, step=step)
+    keywords = json_keywords(task=task, dump_path=dump_path, level=level, step=step)
     return resolve(ConfigSource.read(path), framework, keywords)
 
 
@@ -87,12 +87,8 @@ def resolve(source: ConfigSource, framework: Framework, keywords: Mapping[str, o
     return config
 
 
-def _keywords(
-    *,
-    task: object,
-    dump_path: object,
-    level: object,
-    step: object,
+def json_keywords(
+    *, task: object = None, dump_path: object = None, level: object = None, step: object = None
 ) -> dict[str, object]:
     """Return the given keyword arguments in the types that JSON would have given them."""
     given: dict[str, object] = {"task": task, "dump_path": dump_path, "level": level, "step": step}

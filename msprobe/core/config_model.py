@@ -1,6 +1,7 @@
 """The typed model of config.json: every key with its type, default and meaning, in the order of the reference.
 
-The model knows what a key accepts on its own. What keys demand of each other, and what a framework takes, is in
+The model knows what a key accepts on its own, both as a check and as JSON Schema
+(:mod:`msprobe.core.config_schema`). What keys demand of each other, and what a framework takes, is in
 :mod:`msprobe.core.config_rules`.
 """
 
@@ -8,32 +9,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
+from msprobe.core import config_schema as schema
 from msprobe.core import config_values as values
 from msprobe.core.config_record import CheckMode, Device, FileFormat, Level, Precision, RiskLevel, SummaryMode, Task
 
-Boolean = Annotated[bool, PlainValidator(values.boolean)]
-PathText = Annotated[str, PlainValidator(values.path_text)]
+Boolean = Annotated[bool, PlainValidator(values.boolean), WithJsonSchema(schema.BOOLEAN)]
+PathText = Annotated[str, PlainValidator(values.path_text), WithJsonSchema(schema.TEXT)]
 Spans = Annotated[
     list[Annotated[range, PlainValidator(values.span)]],
     BeforeValidator(values.a_list('[0, 2, "4-6"]')),
+    WithJsonSchema(schema.SPANS),
 ]
 Names = Annotated[
     list[Annotated[str, PlainValidator(values.text)]],
     BeforeValidator(values.a_list('["relu"]')),
+    WithJsonSchema(schema.NAMES),
 ]
 Scope = Annotated[
     list[Annotated[str, PlainValidator(values.full_name)]],
     BeforeValidator(values.a_list('["Tensor.add.0.forward", "Functional.relu.2.forward"]')),
     AfterValidator(values.two_names),
+    WithJsonSchema(schema.TWO_NAMES),
 ]
 DataWords = Annotated[
     list[Annotated[str, PlainValidator(values.data_word)]],
     BeforeValidator(values.a_list('["forward", "input"]')),
     AfterValidator(values.all_alone),
+    WithJsonSchema(schema.DATA_MODE),
 ]
-Summary = Annotated[Any, PlainValidator(values.summary)]
+Summary = Annotated[Any, PlainValidator(values.summary), WithJsonSchema(schema.SUMMARY_MODE)]
 
 _SCOPE = "two full record names: collect from the first to the last, both included"
 _LIST = "full names, or parts of names, of what to collect; empty collects everything"
@@ -75,7 +90,7 @@ class StatisticsSection(Section):
     tensor_list: Names = Field(default=[], description=_TENSOR_LIST)
     data_mode: DataWords = Field(default=["all"], description=_DATA_MODE)
     summary_mode: Summary = Field(default=SummaryMode.STATISTICS, description=_SUMMARY)
-    device: Annotated[Device, PlainValidator(values.one_of(Device))] = Field(
+    device: Annotated[Device, PlainValidator(values.one_of(Device)), WithJsonSchema(schema.one_of(Device))] = Field(
         default=Device.HOST, description="where statistics are computed; MindSpore graph mode, jit_level O0 and O1 only"
     )
 
@@ -89,14 +104,14 @@ class TensorSection(Section):
     list: Names = Field(default=[], description=_LIST)
     data_mode: DataWords = Field(default=["all"], description=_DATA_MODE)
     summary_mode: Summary = Field(default=SummaryMode.STATISTICS, description=_SUMMARY)
-    file_format: Annotated[FileFormat, PlainValidator(values.one_of(FileFormat))] = Field(
-        default=FileFormat.NPY, description='"npy" or "bin"; MindSpore graph mode at level L2 only'
-    )
+    file_format: Annotated[
+        FileFormat, PlainValidator(values.one_of(FileFormat)), WithJsonSchema(schema.one_of(FileFormat))
+    ] = Field(default=FileFormat.NPY, description='"npy" or "bin"; MindSpore graph mode at level L2 only')
     bench_path: PathText | None = Field(
         default=None,
         description="an earlier md5 dump to compare with while running; real tensors are stored where it differs",
     )
-    diff_nums: Annotated[int, PlainValidator(values.difference_count)] = Field(
+    diff_nums: Annotated[int, PlainValidator(values.difference_count), WithJsonSchema(schema.DIFFERENCE_COUNT)] = Field(
         default=1, description="with bench_path: stop collecting after this many differences; -1 never stops"
     )
 
@@ -110,9 +125,9 @@ class NanCheckSection(Section):
         default=[],
         description="parts of API names (any case) that on overflow raise and store their tensors under extra-info/",
     )
-    data_mode: Annotated[DataWords, AfterValidator(values.includes_output)] = Field(
-        default=["all"], description=_DATA_MODE
-    )
+    data_mode: Annotated[
+        DataWords, AfterValidator(values.includes_output), WithJsonSchema(schema.DATA_MODE_WITH_OUTPUT)
+    ] = Field(default=["all"], description=_DATA_MODE)
 
 
 class AccCheckSection(Section):
@@ -128,9 +143,9 @@ class AccCheckSection(Section):
 class OverflowCheckSection(Section):
     """Keys of task ``overflow_check``."""
 
-    check_mode: Annotated[CheckMode, PlainValidator(values.one_of(CheckMode))] = Field(
-        default=CheckMode.ALL, description='which overflow to look for: "all", "aicore" or "atomic"'
-    )
+    check_mode: Annotated[
+        CheckMode, PlainValidator(values.one_of(CheckMode)), WithJsonSchema(schema.one_of(CheckMode))
+    ] = Field(default=CheckMode.ALL, description='which overflow to look for: "all", "aicore" or "atomic"')
 
 
 class EmptySection(Section):
@@ -145,7 +160,7 @@ class ConfigFile(Section):
     )
     empty_is_default: ClassVar[frozenset[str]] = frozenset({"task", "level", "risk_level", "dump_path"})
 
-    task: Annotated[Task, PlainValidator(values.one_of(Task))] = Field(
+    task: Annotated[Task, PlainValidator(values.one_of(Task)), WithJsonSchema(schema.one_of(Task))] = Field(
         default=Task.STATISTICS, description="what to collect; its section below has the task's own keys"
     )
     dump_path: PathText | None = Field(default=None, description="folder to write to (required)")
@@ -153,7 +168,7 @@ class ConfigFile(Section):
         default=[], description='ranks to collect on, e.g. [1, "4-6"]; [] means all, and is required on one card'
     )
     step: Spans = Field(default=[], description='steps to collect, e.g. [0, 1, "4-6"]; [] means all')
-    level: Annotated[Level, PlainValidator(values.one_of(Level))] = Field(
+    level: Annotated[Level, PlainValidator(values.one_of(Level)), WithJsonSchema(schema.one_of(Level))] = Field(
         default=Level.L1,
         description='"L0" modules, "L1" APIs, "mix" both, "L2" kernels, "debug" only what save() is given',
     )
@@ -164,10 +179,12 @@ class ConfigFile(Section):
         default=None, description="if present: re-read this file at step borders, and collect only while true"
     )
     extra_info: Boolean = Field(default=True, description="write stack.json and construct.json")
-    precision: Annotated[Precision, PlainValidator(values.one_of(Precision))] = Field(
-        default=Precision.LOW, description='type of statistics: "low" the tensor\'s own, "high" float32 or wider'
-    )
-    risk_level: Annotated[RiskLevel, PlainValidator(values.one_of(RiskLevel))] = Field(
+    precision: Annotated[
+        Precision, PlainValidator(values.one_of(Precision)), WithJsonSchema(schema.one_of(Precision))
+    ] = Field(default=Precision.LOW, description='type of statistics: "low" the tensor\'s own, "high" float32 or wider')
+    risk_level: Annotated[
+        RiskLevel, PlainValidator(values.one_of(RiskLevel)), WithJsonSchema(schema.one_of(RiskLevel))
+    ] = Field(
         default=RiskLevel.FOCUS,
         description='PyTorch, L1 and mix: "ALL" APIs, "FOCUS" without shape and copy APIs, "CORE" only',
     )

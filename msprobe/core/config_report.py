@@ -9,7 +9,8 @@ from typing import NamedTuple, cast
 from msprobe.core.config_load import resolve
 from msprobe.core.config_model import COMMON_KEYS, SECTIONS, ConfigFile, Section
 from msprobe.core.config_record import Level, Task
-from msprobe.core.config_source import ConfigSource
+from msprobe.core.config_schema import SCHEMA_KEY
+from msprobe.core.config_source import SCHEMA_FILE, ConfigSource
 from msprobe.core.config_values import closest, quoted
 from msprobe.core.errors import ConfigError, Problem
 from msprobe.core.support import SUPPORTED, Framework, Mode, check_implemented, modes_of
@@ -72,7 +73,7 @@ def _accepts(source: ConfigSource, mode: Mode) -> bool:
     return True
 
 
-def write_starting_config(path: Path, task: str, dump_path: str, *, force: bool = False) -> str:
+def write_starting_config(path: Path, task: str, dump_path: str, *, force: bool = False, schema: bool = False) -> str:
     """Write a complete, valid configuration file for one task.
 
     Parameters
@@ -85,6 +86,8 @@ def write_starting_config(path: Path, task: str, dump_path: str, *, force: bool 
         Its ``dump_path``.
     force : bool
         Overwrite an existing file.
+    schema : bool
+        Name the installed JSON Schema in the file, so that editors complete and check it.
 
     Returns
     -------
@@ -103,9 +106,10 @@ def write_starting_config(path: Path, task: str, dump_path: str, *, force: bool 
         )
     content = starting_config(Task(task), dump_path)
     resolve(ConfigSource("msprobe config new", content, "{}", ()), "any", {})
+    named = {SCHEMA_KEY: SCHEMA_FILE.as_uri()} if schema else {}
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
-            json.dump(content, file, indent=4, ensure_ascii=False)
+            json.dump({**named, **content}, file, indent=4, ensure_ascii=False)
             file.write("\n")
     except FileExistsError:
         problem = Problem("file", str(path), "a file that does not exist yet", "add --force to overwrite it")

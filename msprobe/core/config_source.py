@@ -10,11 +10,14 @@ from pathlib import Path
 from msprobe.core.config_json import find_places, read_config_text
 from msprobe.core.config_model import COMMON_KEYS, SECTIONS, ConfigFile
 from msprobe.core.config_record import Task
+from msprobe.core.config_schema import SCHEMA_KEY
 from msprobe.core.config_values import closest, quoted
 from msprobe.core.errors import NOT_SET, ConfigError, Problem
 
 PACKAGED_CONFIG = Path(__file__).resolve().parents[1] / "config.json"
 """The configuration used when none is given."""
+SCHEMA_FILE = PACKAGED_CONFIG.with_name("config.schema.json")
+"""JSON Schema of a configuration file, for editors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class ConfigSource:
 
 def unknown_key_warnings(raw: ConfigFile, source: ConfigSource) -> list[str]:
     """Return one warning that names every key nobody reads, each with its line and the key that was meant."""
-    guesses = {key: _guess(key, None) for key in raw.model_extra or {}}
+    guesses = {key: _guess(key, None) for key in raw.model_extra or {} if key != SCHEMA_KEY}
     for name in SECTIONS:
         section = raw.section(Task(name))
         guesses |= {f"{name}.{key}": _guess(key, name) for key in section.model_extra or {}}

@@ -1,6 +1,6 @@
 """Life cycle of a debugger: which steps and ranks are recorded, and what start, stop and step mean in any order.
 
-Knows no framework: an :class:`Adapter` installs and removes the hooks.
+Knows no framework: an :class:`~msprobe.core.adapter.Adapter` installs and removes the hooks.
 """
 
 from __future__ import annotations
@@ -8,48 +8,19 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from msprobe.core.adapter import Adapter
 from msprobe.core.config_record import Config
+from msprobe.core.config_reload import ConfigWatch
 from msprobe.core.errors import LifecycleError
+from msprobe.core.token_window import TokenWindow
 from msprobe.store import RunLayout, StepWriter
 from msprobe.store.at_exit import OPEN
 
 _LOG = logging.getLogger("msprobe")
-
-
-class Adapter(Protocol):
-    """What a framework provides."""
-
-    framework: str
-
-    def models_of(self, model: Any) -> Sequence[Any]:
-        """Check ``model`` and return its roots. Raises LifecycleError if the level needs a model and there is none."""
-
-    def rank(self) -> int | None:
-        """Rank of this process; None when there is no process group."""
-
-    def world_size(self) -> int | None:
-        """Number of ranks; None when there is no process group."""
-
-    def attach(self, models: Sequence[Any]) -> None:
-        """Start recording into the writer that was opened."""
-
-    def detach(self) -> None:
-        """Stop recording: no hook is left."""
-
-    def open_step(self, writer: StepWriter) -> None:
-        """A step begins."""
-
-    def close_step(self) -> Mapping[str, Any]:
-        """A step ends; returns its coverage."""
-
-    def report(self) -> Mapping[str, Any]:
-        """Coverage of the open step."""
-
-    def writer_options(self) -> dict[str, Any]:
-        """Options for :meth:`RunLayout.open_step`."""
 
 
 class Session:
@@ -59,16 +30,25 @@ class Session:
     ----------
     config : Config
     adapter : Adapter
+    watch : ConfigWatch, optional
+        Follows a configuration file that may change while the run goes on (key ``dump_enable``).
     """
 
-    def __init__(self, config: Config, adapter: Adapter) -> None:
+    def __init__(self, config: Config, adapter: Adapter, watch: ConfigWatch | None = None) -> None:
         self.config = config
         self.step_index = 0
         self.started = False
-        self._adapter = adapter
+        self.adapter = adapter
+        self._watch = watch
+        self._new_config: Config | None = None  # waits for the step border
         self._layout = RunLayout(config.dump_path)
         self._writer: StepWriter | None = None
         self._models: Sequence[Any] = ()
+        self._rank_id: int | None = None
+        self._tokens: TokenWindow | None = None
+        self._end_token_count: Callable[[], None] | None = None
+        self._requested = False  # between start() and stop(), whether or not this step and rank are wanted
+        self._attached = False
         self._pid = os.getpid()
         self._told: set[str] = set()
         self._recorded = False
@@ -81,45 +61,42 @@ class Session:
 
     # -- the three calls
 
-    def start(self, model: Any = None, rank_id: int | None = None) -> None:
+    def start(self, model: Any = None, rank_id: int | None = None, token_range: Sequence[int] | None = None) -> None:
         """Begin to record, if this step and rank are wanted.
 
         Raises
         ------
         LifecycleError
-            If the level needs a model and ``model`` is none.
+            If the level or ``token_range`` needs a model and ``model`` is none, or an argument is no valid value.
         """
         if self._foreign_process():
             return
-        models = self._adapter.models_of(model)
-        if self.started:
+        tokens = TokenWindow.from_argument(token_range)
+        _check_count(rank_id, "start(rank_id=...): the rank")
+        models = self.adapter.models_of(model)
+        if tokens is not None and not models:
+            raise LifecycleError("start(token_range=...) counts forward calls of the model: give start(model=...), too")
+        if self._requested:
             self.tell("start() was called again before stop(); the earlier start ends here")
             self.stop()
         self._ever_started = True
-        if not self._wanted(rank_id):
-            return
-        if self._writer is None:
-            self._open_step()
-        self._models = models
-        self.started = True
-        try:
-            self._adapter.attach(models)
-        except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
-            self.stop()
-            self.tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
+        self._models, self._rank_id = models, rank_id
+        self._count_tokens(tokens)
+        self._requested = True
+        self._follow_config_file()
+        self._begin()
 
     def stop(self) -> None:
         """Stop recording. What was recorded is complete on disk; the step goes on until :meth:`step`."""
         if self._foreign_process():
             return
-        if not self.started:
-            if not self._ever_started:
-                self.tell("stop() was called before start(); nothing was being recorded")
-            return
-        self.started = False
-        self._adapter.detach()
-        if self._writer is not None:
-            self._writer.pause()
+        if not self._requested and not self._ever_started:
+            self.tell("stop() was called before start(); nothing was being recorded")
+        self._requested = False
+        if self.started:
+            self._suspend()
+            if self._writer is not None:
+                self._writer.pause()
 
     def step(self, *, discard: bool = False) -> None:
         """End the step: write everything, restart names at 0.
@@ -131,18 +108,14 @@ class Session:
         """
         if self._foreign_process():
             return
-        resume = self.started
-        if resume:
+        if self._requested:
             self.tell("step() was called before stop(); recording goes on with the next step")
-            self._adapter.detach()
-            self.started = False
-        self._close_step()
+        self._end_step()
         if not discard:
             self.step_index += 1
-        if resume and self._wanted(None):
-            self._open_step()
-            self._adapter.attach(self._models)
-            self.started = True
+        self._follow_config_file()
+        if self._requested:
+            self._begin()
 
     def open_for_save(self) -> bool:
         """Open the step for values that are saved without start() (level debug).
@@ -156,7 +129,7 @@ class Session:
             return False
         self._ever_started = True
         if self._writer is None:
-            if not self._wanted(None):
+            if not self._wanted(self._rank_id):
                 return False
             self._open_step()
         return True
@@ -169,23 +142,34 @@ class Session:
         LifecycleError
             If ``number`` is not an integer >= 0.
         """
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise LifecycleError(f"set_init_step: the first step must be an integer >= 0, not {number!r}")
+        _check_count(number, "set_init_step: the first step", required=True)
+        if self._foreign_process():
+            return
+        if self._writer is not None:
+            if number == self.step_index:
+                return
+            self.tell("set_init_step() was called inside a step: that step ends here")
+        self._end_step()
         self.step_index = number
+        if self._requested:
+            self._begin()
 
     @property
     def finished(self) -> bool:
         """Whether the last wanted step is over."""
         return bool(self.config.step) and self.step_index > max(self.config.step)
 
+    @property
+    def follows_config_file(self) -> bool:
+        """Whether the configuration may change, so that a step may be wanted again."""
+        return self._watch is not None
+
     def close(self) -> None:
         """End of the process: finish the open step and say so if nothing was ever recorded."""
         if os.getpid() != self._pid:
             return
-        if self.started:
-            self.started = False
-            self._adapter.detach()
-        self._close_step()
+        self._requested = False
+        self._end_step()
         if not (self._recorded or self._left_out or (_is_child() and not self._ever_started)):
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
@@ -193,14 +177,104 @@ class Session:
         """Close when the interpreter exits."""
         self.close()
 
+    # -- recording
+
+    def _begin(self) -> None:
+        """Record from here on, if this step and rank are wanted."""
+        if not self._wanted(self._rank_id):
+            return
+        if self._writer is None:
+            self._open_step()
+        self.started = True
+        self._install(self._attach if self._tokens is None else self._await_tokens)
+
+    def _suspend(self) -> None:
+        """Record no more: no hook is left."""
+        self.started = False
+        if self._end_token_count is not None:
+            self._end_token_count()
+            self._end_token_count = None
+        self._detach()
+
+    def _install(self, hooks: Callable[[], None]) -> None:
+        try:
+            hooks()
+        except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
+            self._suspend()
+            self.tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
+
+    def _attach(self) -> None:
+        self._attached = True
+        self.adapter.attach(self._models)
+
+    def _detach(self) -> None:
+        if self._attached:
+            self._attached = False
+            self.adapter.detach()
+
+    # -- tokens
+
+    def _count_tokens(self, wanted: TokenWindow | None) -> None:
+        """Take over a new range; within a step the count of forward calls goes on."""
+        if wanted is not None and self._tokens is not None:
+            wanted.calls = self._tokens.calls
+        self._tokens = wanted
+
+    def _await_tokens(self) -> None:
+        self._end_token_count = self.adapter.before_forward(self._models[0], self._token_begins)
+
+    def _token_begins(self) -> None:
+        if self._tokens is None or self._foreign_process():
+            return
+        wanted = self._tokens.enter()
+        if wanted and not self._attached:
+            self._install(self._attach)
+        elif not wanted:
+            self._detach()
+
+    # -- a configuration that changes
+
+    def _follow_config_file(self) -> None:
+        """Take over a configuration file that has changed.
+
+        A step keeps the settings that it began with. Only the switch counts at once, so that a run that never calls
+        :meth:`step` can be switched, too.
+        """
+        if self._watch is None:
+            return
+        self._new_config = self._watch.poll() or self._new_config
+        if self._new_config is None:
+            return
+        if self._writer is not None:
+            self.config = replace(self.config, dump_enable=self._new_config.dump_enable)
+            return
+        config, self._new_config = self._new_config, None
+        for text in config.warnings:
+            self.tell(text)
+        switch = "off" if config.dump_enable is False else "on"
+        _LOG.info("msprobe: changed configuration: task %s, level %s, %s", config.task, config.level, switch)
+        if replace(config, dump_enable=None) != replace(self.config, dump_enable=None):
+            try:
+                self.adapter = self.adapter.reconfigured(config)
+            except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
+                self.tell(f"the changed configuration cannot be carried out, the last good one stays: {error}")
+                return
+            if config.dump_path != self.config.dump_path:
+                self._layout = RunLayout(config.dump_path)
+            self._left_out = False
+        self.config = config
+
     # -- steps and ranks
 
     def _wanted(self, rank_id: int | None) -> bool:
+        if self.config.dump_enable is False:
+            self._idle_reason = "dump_enable is false"
+            return False
         steps, ranks = self.config.step, self.config.rank
         if steps and self.step_index not in steps:
             self._idle_reason = f"no step of {sorted(steps)[:5]} was reached; the last one was step {self.step_index}"
             return False
-        rank = self._adapter.rank() if rank_id is None else rank_id
+        rank = self.adapter.rank() if rank_id is None else rank_id
         if rank is not None:
             self._layout.set_rank(rank)
         if not ranks:
@@ -211,7 +285,7 @@ class Session:
             )
             self.tell(f"nothing is recorded: {self._idle_reason}")
             return False
-        world = self._adapter.world_size()
+        world = self.adapter.world_size()
         beyond = [wanted for wanted in sorted(ranks) if world is not None and wanted >= world]
         if beyond:
             self.tell(f"rank: {beyond} do not exist, there are {world} ranks (0 to {world - 1 if world else 0})")
@@ -227,27 +301,34 @@ class Session:
             self.step_index,
             task=str(config.task),
             level=str(config.level),
-            framework=self._adapter.framework,
+            framework=self.adapter.framework,
             extra_info=config.extra_info,
-            coverage=self._adapter.report,
-            **self._adapter.writer_options(),
+            coverage=self.adapter.report,
+            **self.adapter.writer_options(),
         )
-        self._adapter.open_step(self._writer)
+        self.adapter.open_step(self._writer)
         # Last opened, first finished: what waits for gradients must reach the writer before it ends.
         OPEN.discard(self)
         OPEN.add(self)
 
-    def _close_step(self) -> None:
+    def _end_step(self) -> None:
+        if self.started:
+            self._suspend()
+        tokens = self._tokens
         writer, self._writer = self._writer, None
+        if tokens is not None:
+            calls, tokens.calls = tokens.calls, 0
         if writer is None:
             return
-        report = self._adapter.close_step()
+        report = self.adapter.close_step()
         writer.flush()
         had_folder = writer.has_folder  # of structure, which has a hierarchy and no records
         writer.finish(report)
         self._recorded = self._recorded or writer.recorded > 0 or (self.config.task == "structure" and had_folder)
         if not self._recorded:
             self._idle_reason = _why_empty(report, writer.failures)
+            if tokens is not None and calls <= tokens.first and not writer.failures:
+                self._idle_reason = f"{tokens} was not reached, the model was called {calls} times"
 
     def _foreign_process(self) -> bool:
         """A forked child shares this object, not the run: it records nothing."""
@@ -258,6 +339,11 @@ class Session:
         if text not in self._told:
             self._told.add(text)
             _LOG.warning("msprobe: %s", text)
+
+
+def _check_count(number: object, what: str, *, required: bool = False) -> None:
+    if (number is not None or required) and (type(number) is not int or number < 0):
+        raise LifecycleError(f"{what} must be an integer >= 0, not {number!r}")
 
 
 def _is_child() -> bool:

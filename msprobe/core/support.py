@@ -201,7 +201,6 @@ _TASKS_NOW = (Task.STATISTICS, Task.TENSOR, Task.STRUCTURE)
 NOT_IMPLEMENTED: tuple[_Gap, ...] = (
     _Gap("task", lambda c: _when(c.task, c.task not in _TASKS_NOW), '"statistics", "tensor" and "structure"'),
     _Gap("async_dump", lambda c: _when(True, c.async_dump), "false"),
-    _Gap("dump_enable", lambda c: c.dump_enable, "leaving the key out (static dump)"),
     _Gap("tensor.bench_path", lambda c: _when(str(c.bench_path), c.bench_path is not None), "leaving the key out"),
 )
 """Valid settings for PyTorch that are refused for now. A row goes when its feature arrives."""

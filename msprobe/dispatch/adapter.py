@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +19,14 @@ from msprobe.dispatch.api_table import ApiTable
 from msprobe.dispatch.aten_mode import EnclosingMode
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.engine import EngineEntry
+from msprobe.dispatch.forked_child import ForkedChild
+from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.parameter_gradients import ParameterGradients
+from msprobe.dispatch.root_modules import RootModules
 from msprobe.dispatch.saving import VariableSaver
+from msprobe.dispatch.token_hook import BeforeForward
 from msprobe.store import StepWriter
 
 _LOG = logging.getLogger("msprobe")
@@ -36,6 +38,14 @@ class PytorchAdapter:
     Parameters
     ----------
     config : Config
+    earlier : PytorchAdapter, optional
+        The adapter that this one takes over from, when the configuration changes while the run goes on. Then a level
+        that records modules no longer insists on being given a model: it finds the ones that run.
+
+    Attributes
+    ----------
+    finds_models : bool
+        Whether a level that records modules and is given none records those that run.
 
     Raises
     ------
@@ -45,19 +55,28 @@ class PytorchAdapter:
 
     framework = "pytorch"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, earlier: PytorchAdapter | None = None) -> None:
         self._config = config
         self._records_modules = config.level in ("L0", "mix")
         self.capture, self._mode = _capture_of(config)
         self._engine = EngineEntry(self._mode, self.capture) if self._mode is not None else None
-        self._modules = ModuleHooks(self.capture, self._mode)
+        self._modules = earlier._modules if earlier is not None else ModuleHooks(self.capture, self._mode)
+        self._modules.serve(self.capture, self._mode)
         self._single: ModuleHooks | None = None
         self._parameters = ParameterGradients(self.capture)
         self._optimizer_hooks: list[Any] = []
         self.saver: VariableSaver | None = None
         if config.level == "debug":
             self.saver = VariableSaver(self.capture, tensors=config.task == "tensor")
-        _silence_in_child(self.capture)
+        self._token_ids = earlier._token_ids if earlier is not None else HookIds()
+        self.roots = earlier.roots if earlier is not None else RootModules()
+        self.finds_models = earlier is not None
+        self._in_child = earlier._in_child if earlier is not None else ForkedChild()
+        self._in_child.silences(self.capture)
+
+    def reconfigured(self, config: Config) -> PytorchAdapter:
+        """An adapter for a changed configuration. Hooks keep their ids, so that compiled code stays valid."""
+        return PytorchAdapter(config, earlier=self)
 
     def models_of(self, model: Any) -> Sequence[torch.nn.Module]:
         """Return the root modules in ``model`` (a module, or a list or tuple of modules)."""
@@ -67,7 +86,7 @@ class PytorchAdapter:
             raise LifecycleError(
                 f"start(model=...): expected a torch.nn.Module or a list of them, not {type(wrong[0]).__name__}"
             )
-        if self._records_modules and not roots:
+        if self._records_modules and not roots and not self.finds_models:
             raise LifecycleError(
                 f'level "{self._config.level}" records modules: call start(model=...) with a torch.nn.Module '
                 "or a list of them"
@@ -117,6 +136,8 @@ class PytorchAdapter:
         if self._records_modules:
             self._modules.record(models)
             self._parameters.record(models)
+            if not models:
+                self.roots.watch(self._record_root)
         elif isinstance(self.capture, KernelCapture) and models:
             self._modules.record(models)  # parents of the kernels, no records
         else:
@@ -138,6 +159,7 @@ class PytorchAdapter:
         if self._mode is not None and self._engine is not None:
             self._mode.leave_thread()
             self._engine.detach()
+        self.roots.ignore()
         self._modules.remove()
         self._parameters.remove()
         for handle in self._optimizer_hooks:
@@ -146,6 +168,20 @@ class PytorchAdapter:
         self.capture.count_open_modules()
         self.capture.threads.modules.clear()
         self.capture.end_phase()
+
+    def before_forward(self, model: torch.nn.Module, action: Callable[[], None]) -> Callable[[], None]:
+        """Run ``action`` before each forward call of ``model``; returns what ends that."""
+        hook = BeforeForward(model, action)
+        (handle,) = self._token_ids.register((lambda: model.register_forward_pre_hook(hook, prepend=True),))
+        return handle.remove
+
+    def _record_root(self, number: int, root: torch.nn.Module) -> None:
+        """A model was found by itself (:class:`RootModules`)."""
+        try:
+            self._modules.record([root], number)
+            self._parameters.record([root], number)
+        except Exception as error:  # noqa: BLE001 - hook boundary
+            self.capture.failed(f"hooks of the model {type(root).__name__}", error)
 
     def recording_mode(self) -> ApiMode | None:
         """The function mode, if a call that this thread makes now is recorded and not part of another one."""
@@ -209,15 +245,3 @@ def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:
 
 def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _silence_in_child(capture: Capture) -> None:
-    """A forked child (DataLoader worker) inherits the mode; it must not record."""
-    alive = weakref.ref(capture)
-
-    def silence() -> None:
-        found = alive()
-        if found is not None:
-            found.running = False
-
-    os.register_at_fork(after_in_child=silence)

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 _FOLLOWED = CallName("", 0, module=True)
 
 
-def named_calls(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
+def named_calls(models: Sequence[torch.nn.Module], first: int = 0) -> Iterator[tuple[str, torch.nn.Module]]:
     """Names of the modules below the given roots: ``Module.[index.]path.Class``.
 
-    A root is not named itself. A module that is reachable by several paths has the first one.
+    A root is not named itself. A module that is reachable by several paths has the first one. ``first`` is the index
+    of the first root; a single root of index 0 needs none in its names.
     """
-    several = len(models) > 1
-    for index, root in enumerate(models):
+    several = first + len(models) > 1
+    for index, root in enumerate(models, start=first):
         prefix = f"Module.{index}." if several else "Module."
         for path, module in root.named_modules():
             if module is not root:
@@ -60,13 +61,21 @@ class ModuleHooks:
         self._handles: list[RemovableHandle] = []
         self._by_global_hook: dict[int, str] = {}
         self._follow_all = False
+        self._has_global_hooks = False
         self._hooks_of: WeakKeyDictionary[torch.nn.Module, tuple[_Before, _After, HookIds]] = WeakKeyDictionary()
         self._global_ids = HookIds()
 
-    def record(self, models: Sequence[torch.nn.Module]) -> None:
+    def serve(self, capture: Capture, mode: ApiMode | None) -> None:
+        """Record for another capture from now on; no hook may be installed."""
+        self._capture = capture
+        self._mode = mode
+
+    def record(self, models: Sequence[torch.nn.Module], first: int = 0) -> None:
         """Record every module below ``models``."""
         fused = watched_for_hooks(models)
-        for base, module in named_calls(models):
+        for base, module in named_calls(models, first):
+            if first and self.records(module):  # shared with a root that was found before
+                continue
             if isinstance(module, torch.jit.ScriptModule):
                 self._capture.coverage.not_recorded[f"TorchScript module {base}"] += 1
             elif id(module) in fused:
@@ -111,6 +120,9 @@ class ModuleHooks:
         self._add_global_hooks()
 
     def _add_global_hooks(self) -> None:
+        if self._has_global_hooks:
+            return
+        self._has_global_hooks = True
         self._handles += self._global_ids.register(
             (
                 lambda: register_module_forward_pre_hook(self._enter),
@@ -124,7 +136,7 @@ class ModuleHooks:
             handle.remove()
         self._handles.clear()
         self._by_global_hook.clear()
-        self._follow_all = False
+        self._follow_all = self._has_global_hooks = False
 
     # -- around every module call
 

@@ -33,10 +33,10 @@ class ParameterGradients:
         self._expected: dict[str, int] = {}
         self._models: Sequence[torch.nn.Module] = ()
 
-    def record(self, models: Sequence[torch.nn.Module]) -> None:
-        """Record the gradients of all parameters of the modules below ``models``."""
-        self._models = models
-        for base, module in named_calls(models):
+    def record(self, models: Sequence[torch.nn.Module], first: int = 0) -> None:
+        """Record the gradients of all parameters of the modules below ``models``; ``first`` as for their names."""
+        self._models = [*self._models, *models]
+        for base, module in named_calls(models, first):
             own = [
                 (key, parameter)
                 for key, parameter in module._parameters.items()

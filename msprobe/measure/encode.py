@@ -61,7 +61,7 @@ class ValueEncoder:
     [{'type': 'torch.Tensor', 'dtype': 'torch.float32', ...}, {'type': 'int', 'value': 2}, None]
     """
 
-    __slots__ = ("_bases", "_encode_tensor", "_fast", "_tensors", "null_reasons")
+    __slots__ = ("__weakref__", "_bases", "_encode_tensor", "_fast", "_tensors", "null_reasons")
 
     def __init__(
         self,

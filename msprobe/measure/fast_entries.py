@@ -6,6 +6,7 @@ The Python objects of an entry, and the bytecode that makes them, cost several t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,13 +34,27 @@ def _dtype_rows(*, low: bool) -> tuple[tuple[object, ...], ...]:
     return tuple(rows)
 
 
+def _weak(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that calls ``method`` without keeping its owner alive.
+
+    The garbage collector does not look into the native encoder: a cycle through it would stay for ever.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call(value: Any) -> Any:
+        alive = found()
+        return alive(value) if alive is not None else None
+
+    return call
+
+
 class FastEntries:
     """Encodes arguments and results of calls with the native kernel.
 
     Parameters
     ----------
-    fallback
-        Encodes one value that is neither a plain tensor nor a plain number.
+    fallback : bound method
+        Encodes one value that is neither a plain tensor nor a plain number. Held weakly.
     low
         Round mean and norm to the tensor's dtype.
     """
@@ -56,7 +71,7 @@ class FastEntries:
         self._encode_pairs = native.encode_pairs
         types = (torch.Tensor, torch.nn.Parameter)
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        spec = (types, _dtype_rows(low=low), orjson.Fragment, fallback, torch.get_num_threads(), THREADED)
+        spec = (types, _dtype_rows(low=low), orjson.Fragment, _weak(fallback), torch.get_num_threads(), THREADED)
         self._measuring = native.make_encoder((*spec, None, exchange))
         self._trusting = native.make_encoder((*spec, self._known, exchange))
         self._active = self._measuring

@@ -71,10 +71,14 @@ class RunLayout:
         return self._writer
 
     def set_rank(self, rank: int) -> None:
-        """Name the folders of this process after its rank: the open one, and those of finished steps of this run."""
-        old = self.rank_name
+        """Name the folders of this process after its rank.
+
+        When the rank becomes known, the open folder and those of finished steps of this run are renamed. A process that
+        later goes by another rank keeps the folders that it has filled.
+        """
+        old, first = self.rank_name, self._rank is None
         self._rank = rank
-        if old == self.rank_name or not self.dump_path.is_dir():
+        if not first or not self.dump_path.is_dir():
             return
         writer = self._writer
         if writer is not None and not writer.has_folder and writer.folder.name == old:

@@ -244,6 +244,8 @@ class StepFiles:
             if not self.opened:
                 self._head_line = self._render_head(self._wants_tensors)
                 return
+        if self._root is not None and not self._root.is_open:
+            return  # finished: the head keeps the old path
         line = self._render_head(self._wants_tensors, len(self._head_line))
         if self._dump is None or len(line) != len(self._head_line):
             return  # a much longer name: the head keeps the old path, readers look beside the file first

@@ -73,6 +73,11 @@ class StepFolder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the folder is held; files can be opened only then."""
+        return self._fd >= 0
+
     def close(self) -> None:
         """Give the handle back; the folder stays."""
         if self._fd >= 0:

@@ -176,3 +176,112 @@ def test_tensor_sample_keeps_every_option(sample_file):
 def test_dump_enable_sample_is_dynamic_and_starts_switched_off(sample_file):
     assert load_config(sample_file("dump_enable")).dump_enable is False
     assert load_config(sample_file("statistics")).dump_enable is None
+
+
+@pytest.mark.parametrize("name", ["statistics", "tensor"])
+def test_graph_mode_takes_the_dump_samples_at_its_own_levels(sample_file, tmp_path, name):
+    with pytest.raises(ConfigError) as caught:
+        load_config(sample_file(name), framework="mindspore/static")
+    assert [(problem.path, problem.value) for problem in caught.value.problems] == [("level", "L1")]
+    assert 'jit_level O0/O1 at level "L0" or "L2"' in str(caught.value)
+    for framework, level in (
+        ("mindspore/O0", "L0"),
+        ("mindspore/O1", "L0"),
+        *(("mindspore/" + o, "L2") for o in ("O0", "O1", "O2")),
+    ):
+        content = json.loads(SAMPLES[name][0])
+        content["dump_path"] = "/home/data_dump"
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps({**content, "level": level}), encoding="utf-8")
+        assert load_config(path, framework=framework).level == level
+
+
+# Single settings that the reference shows as examples: framework, level, content.
+MODULES = ["Module.conv1.Conv2d.forward.0", "Module.fc2.Linear.forward.0"]
+CELLS = ["Cell.conv1.Conv2d.forward.0", "Cell.fc2.Dense.backward.0"]
+APIS = ["Tensor.add.0.forward", "Functional.square.2.forward"]
+NAMES = ["Tensor.permute.1.forward", "Tensor.transpose.2.forward", "Torch.relu.3.backward"]
+PARALLEL = "Module.module.language_model.encoder.layers.0.mlp.ParallelMlp.forward.0"
+DYNAMIC = "mindspore/dynamic"
+SETTINGS = [
+    ("pytorch", "L1", {"rank": [1, "4-6"], "step": [0, 1, 2, "4-6"]}),
+    ("pytorch", "L1", {"extra_info": False, "risk_level": "CORE", "dump_enable": True}),
+    ("pytorch", "L1", {"statistics": {"list": NAMES}}),
+    ("pytorch", "L2", {"statistics": {"list": NAMES}}),
+    ("pytorch", "mix", {"statistics": {"list": [PARALLEL]}}),
+    ("pytorch", "L1", {"statistics": {"list": ["relu"], "tensor_list": ["relu"]}}),
+    ("pytorch", "mix", {"statistics": {"list": ["relu"]}}),
+    ("pytorch", "L0", {"statistics": {"scope": MODULES}}),
+    ("pytorch", "mix", {"statistics": {"scope": MODULES}}),
+    ("pytorch", "L1", {"statistics": {"scope": APIS}}),
+    ("pytorch", "mix", {"statistics": {"scope": APIS}}),
+    ("pytorch", "L1", {"statistics": {"data_mode": ["backward"]}}),
+    ("pytorch", "L1", {"statistics": {"data_mode": ["forward", "input"]}}),
+    *[("pytorch", "L1", {"statistics": {"summary_mode": mode}}) for mode in ("md5", "statistics", "xor")],
+    ("pytorch", "L1", {"task": "tensor", "tensor": {"summary_mode": "md5", "bench_path": "./b", "diff_nums": 3}}),
+    ("pytorch", "L1", {"task": "acc_check", "acc_check": {"white_list": ["conv1d", "conv2d"]}}),
+    ("pytorch", "L1", {"task": "acc_check", "acc_check": {"black_list": ["conv1d", "conv2d"]}}),
+    ("pytorch", "L1", {"task": "nan_check", "nan_check": {"tensor_list": ["truediv"]}}),
+    ("pytorch", "L1", {"async_dump": True}),
+    ("pytorch", "debug", {"async_dump": True, "task": "tensor"}),
+    (DYNAMIC, "L1", {"rank": [1, "4-6"]}),
+    (DYNAMIC, "mix", {"statistics": {"list": [PARALLEL.replace("Module.module", "Cell.network_with_loss")]}}),
+    (DYNAMIC, "L0", {"statistics": {"scope": CELLS}}),
+    (DYNAMIC, "mix", {"statistics": {"scope": CELLS}}),
+    ("mindspore/O0", "L2", {"statistics": {"list": ["name-regex(Default/.+)"]}}),
+    ("mindspore/O2", "L2", {"statistics": {"list": ["name-regex(Default/.+)"]}}),
+    ("mindspore/O2", "L2", {"statistics": {"summary_mode": ["max", "min"]}}),
+    *[("mindspore/O0", "L0", {"statistics": {"data_mode": [word]}}) for word in ("all", "forward", "backward")],
+    *[("mindspore/O2", "L2", {"statistics": {"data_mode": [word]}}) for word in ("all", "input", "output")],
+    ("mindspore/O1", "L0", {"statistics": {"summary_mode": ["max", "min"], "device": "device"}}),
+    *[
+        ("mindspore/O2", "L2", {"task": "overflow_check", "overflow_check": {"check_mode": w}})
+        for w in ("aicore", "all")
+    ],
+    *[("mindspore/O2", "L2", {"task": "tensor", "tensor": {"file_format": word}}) for word in ("bin", "npy")],
+]
+
+# What the reference says does not work: framework, level, content, the key that is named.
+REFUSED_SETTINGS = [
+    ("pytorch", "L2", {}, "statistics.list"),
+    ("pytorch", "L1", {"async_dump": True, "task": "tensor"}, "tensor.list"),
+    ("pytorch", "L1", {"async_dump": True, "statistics": {"summary_mode": "md5"}}, "statistics.summary_mode"),
+    ("pytorch", "L1", {"task": "nan_check", "nan_check": {"data_mode": ["input"]}}, "nan_check.data_mode"),
+    ("pytorch", "mix", {"task": "nan_check"}, "level"),
+    ("pytorch", "L1", {"statistics": {"scope": MODULES[:1]}}, "statistics.scope"),
+    ("pytorch", "L1", {"statistics": {"data_mode": ["all", "input"]}}, "statistics.data_mode"),
+    ("pytorch", "L1", {"statistics": {"summary_mode": ["max", "min"]}}, "statistics.summary_mode"),
+    (DYNAMIC, "L1", {"statistics": {"summary_mode": "xor"}}, "statistics.summary_mode"),
+    ("mindspore/O0", "L0", {"rank": [1]}, "rank"),
+    ("mindspore/O0", "L0", {"statistics": {"data_mode": ["forward", "backward"]}}, "statistics.data_mode"),
+    ("mindspore/O2", "L2", {"statistics": {"list": ["MatMul"]}}, "statistics.list[0]"),
+    ("mindspore/O2", "L2", {"statistics": {"summary_mode": ["hash"]}}, "statistics.summary_mode"),
+    ("mindspore/O0", "L0", {"statistics": {"summary_mode": "md5"}}, "statistics.summary_mode"),
+    ("mindspore/O0", "L2", {"statistics": {"tensor_list": ["relu"]}}, "statistics.tensor_list"),
+    ("mindspore/O2", "L1", {"task": "overflow_check"}, "level"),
+    ("mindspore/O0", "L2", {"task": "overflow_check"}, "task"),
+    ("mindspore/O2", "L2", {"task": "exception_dump"}, "task"),
+    (DYNAMIC, "L1", {"task": "exception_dump"}, "level"),
+]
+
+
+@pytest.fixture
+def setting(tmp_path):
+    def load(framework, level, content):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"dump_path": "/home/data_dump", "level": level, **content}), encoding="utf-8")
+        return load_config(path, framework=framework)
+
+    return load
+
+
+@pytest.mark.parametrize(("framework", "level", "content"), SETTINGS)
+def test_setting_that_the_reference_shows_is_taken_without_a_word(setting, framework, level, content):
+    assert setting(framework, level, content).warnings == ()
+
+
+@pytest.mark.parametrize(("framework", "level", "content", "key"), REFUSED_SETTINGS)
+def test_setting_that_the_reference_rules_out_is_refused(setting, framework, level, content, key):
+    with pytest.raises(ConfigError) as caught:
+        setting(framework, level, content)
+    assert [problem.path for problem in caught.value.problems] == [key]

@@ -1,0 +1,1 @@
+"""``msprobe run``: a user's unmodified script with a debugger around it."""
