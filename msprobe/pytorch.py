@@ -18,7 +18,7 @@ import torch
 
 from msprobe.core.config_load import load_config
 from msprobe.core.config_reload import ConfigWatch
-from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError
+from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError, NaNDetectedError
 from msprobe.core.session import Session
 from msprobe.core.support import check_implemented
 from msprobe.dispatch.adapter import PytorchAdapter
@@ -30,6 +30,7 @@ __all__ = [
     "ConfigError",
     "LifecycleError",
     "MsprobeError",
+    "NaNDetectedError",
     "PrecisionDebugger",
     "module_dump",
     "module_dump_end",

@@ -36,6 +36,28 @@ class _Block(NamedTuple):
     addresses: torch.Tensor
 
 
+class Readings:
+    """Readings that were taken out of a probe; their buffers go back to it when they are fetched."""
+
+    __slots__ = ("_blocks", "_give_back", "_used")
+
+    def __init__(self, blocks: list[_Block], used: int, give_back: Callable[[list[_Block]], None]) -> None:
+        self._blocks = blocks
+        self._used = used
+        self._give_back = give_back
+
+    def fetch(self) -> list[bool]:
+        """Wait for the current stream and return the readings in order: True where the register was set.
+
+        One copy, whatever their number. To be called once.
+        """
+        if not self._used:
+            return []
+        values = torch.cat([block.rows[:, 0] for block in self._blocks])[: self._used].tolist()
+        self._give_back(self._blocks)
+        return [value != 0 for value in values]
+
+
 class RegisterProbe:
     """Float status readings of one NPU.
 
@@ -47,7 +69,7 @@ class RegisterProbe:
         The NPU, with index.
     rows
         Readings of one buffer. When it is full another one is made, which costs one copy to the device; buffers are
-        used again after `fetch`.
+        used again after `Readings.fetch`.
     backend
         ``"compiled"`` for the operators of the extension, which wait for nothing; ``"runtime"`` calls the library of
         the runtime, which makes torch_npu hand over its queued tasks first. None takes the first one that is there.
@@ -58,7 +80,7 @@ class RegisterProbe:
         If the extension is asked for and not built, or the library of the runtime is missing.
     """
 
-    __slots__ = ("_blocks", "_clear", "_device", "_lock", "_read", "_rows", "_used", "backend")
+    __slots__ = ("_blocks", "_clear", "_device", "_lock", "_read", "_rows", "_spare", "_used", "backend")
 
     def __init__(self, device: torch.device, rows: int = BLOCK_ROWS, backend: RegisterBackend | None = None) -> None:
         compiled = extension.operators() if backend != "runtime" else None
@@ -75,6 +97,7 @@ class RegisterProbe:
         self._rows = rows
         self._lock = threading.Lock()
         self._blocks = [self._make_block()]
+        self._spare = [self._make_block()]  # for readings while those of the first one are fetched
         self._used = 0
 
     def clear(self) -> None:
@@ -88,19 +111,29 @@ class RegisterProbe:
             self._used += 1
             block, row = divmod(index, self._rows)
             if block == len(self._blocks):
-                self._blocks.append(self._make_block())
-        self._read(self._blocks[block].addresses, row)
+                self._blocks.append(self._next_block())
+            addresses = self._blocks[block].addresses
+        self._read(addresses, row)
         return index
 
-    def fetch(self) -> list[bool]:
-        """Wait for the device and return every reading since the last `fetch`: True where the register was set."""
+    def take(self) -> Readings:
+        """Hand out every reading so far, without waiting. The next one has index 0 and lands in another buffer.
+
+        Readings may go on while another thread fetches these.
+        """
         with self._lock:
             used, self._used = self._used, 0
             if not used:
-                return []
-            columns = [block.rows[:, 0] for block in self._blocks]
-            values = torch.cat(columns)[:used].tolist()
-        return [value != 0 for value in values]
+                return Readings([], 0, self._spare.extend)
+            blocks, self._blocks = self._blocks, [self._next_block()]
+        return Readings(blocks, used, self._spare.extend)
+
+    def fetch(self) -> list[bool]:
+        """Wait for the current stream and return every reading since the last `fetch` or `take`."""
+        return self.take().fetch()
+
+    def _next_block(self) -> _Block:
+        return self._spare.pop() if self._spare else self._make_block()
 
     def _make_block(self) -> _Block:
         # A buffer made in inference mode could not be written outside it.

@@ -38,6 +38,12 @@ class Adapter(Protocol):
     def report(self) -> Mapping[str, Any]:
         """Coverage of the open step."""
 
+    def exhausted(self) -> str | None:
+        """Why no later step is recorded, or None."""
+
+    def conclude(self) -> None:
+        """The run, or the part of it with this configuration, is over: say what there is to say about it."""
+
     def writer_options(self) -> dict[str, Any]:
         """Options for :meth:`RunLayout.open_step`."""
 

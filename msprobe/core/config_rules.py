@@ -19,6 +19,7 @@ from msprobe.core.support import Mode
 
 _DUMPING = (Task.STATISTICS, Task.TENSOR)
 _HOOKED_LEVELS = (Level.L0, Level.L1, Level.MIX, Level.DEBUG)
+_COMPARED_LEVELS = (Level.L0, Level.L1, Level.MIX)
 _USUAL_STATISTICS = ("max", "min", "mean", "l2norm")
 _KERNEL_PATH = re.compile(r"[A-Za-z0-9_-]*")
 
@@ -73,6 +74,9 @@ def _bench(view: View) -> Iterator[Finding]:
     if config.bench_path is not None:
         if view.mode is not Mode.PYTORCH:
             yield "tensor.bench_path has an effect on PyTorch only"
+        elif config.level not in _COMPARED_LEVELS:
+            allowed = f'left out at level "{config.level}": there are no records of calls to compare'
+            yield Problem("tensor.bench_path", str(config.bench_path), allowed, f"use level {quoted(_COMPARED_LEVELS)}")
         elif config.summary_mode is not SummaryMode.MD5:
             allowed = '"md5" while bench_path is set: it compares with an earlier md5 dump'
             yield Problem("tensor.summary_mode", _shown(config.summary_mode), allowed)

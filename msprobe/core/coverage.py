@@ -18,14 +18,17 @@ class Coverage:
         Calls that activation checkpointing repeated.
     not_recorded : Counter
         Other calls by reason.
+    filter_reason : str
+        What ``filtered`` calls were left out by.
     notes : dict
         Facts about the run, e.g. which kernels measured.
     """
 
-    __slots__ = ("filtered", "low_risk", "not_recorded", "notes", "recomputed")
+    __slots__ = ("filter_reason", "filtered", "low_risk", "not_recorded", "notes", "recomputed")
 
     def __init__(self) -> None:
         self.notes: dict[str, Any] = {}
+        self.filter_reason = "filtered by scope or list"
         self.reset()
 
     def reset(self) -> None:
@@ -34,6 +37,12 @@ class Coverage:
         self.filtered = 0
         self.recomputed = 0
         self.not_recorded: Counter[str] = Counter()
+
+    def filter_by(self, reason: str) -> None:
+        """Calls that are filtered from now on are left out for another reason."""
+        self.not_recorded[self.filter_reason] += self.filtered
+        self.filtered = 0
+        self.filter_reason = reason
 
     def report(self, null_statistics: Mapping[str, int], kernels: Mapping[str, Any]) -> dict[str, Any]:
         """The content of ``coverage.json``, apart from what the writer adds (records, bytes, failures).
@@ -47,7 +56,7 @@ class Coverage:
         """
         skipped = {
             "LOW risk API (see risk_level)": self.low_risk,
-            "filtered by scope or list": self.filtered,
+            self.filter_reason: self.filtered,
             **self.not_recorded,
         }
         return {

@@ -32,6 +32,38 @@ class LifecycleError(MsprobeError, ValueError):
     """A call of the Python API that cannot be carried out: wrong arguments, or no debugger to carry it out."""
 
 
+class NaNDetectedError(MsprobeError, FloatingPointError):
+    """An API named in ``nan_check.tensor_list`` has produced a NaN or an Inf. Raised into the user's program.
+
+    Parameters
+    ----------
+    record : str
+        Name of the record, e.g. ``Tensor.__truediv__.0.forward``.
+    found : str
+        How it was found.
+    folder : str
+        Where the inputs and outputs are.
+    files : sequence of str
+        Names of their files in it; empty if none could be written.
+    """
+
+    def __init__(self, record: str, found: str, folder: str, files: Sequence[str]) -> None:
+        super().__init__(record, found, folder, files)
+        self.record = record
+        self.found = found
+        self.folder = folder
+        self.files: tuple[str, ...] = tuple(files)
+
+    def __str__(self) -> str:
+        kept = f"its inputs and outputs are in {self.folder}: {', '.join(self.files)}"
+        if not self.files:
+            kept = f"its inputs and outputs could not be written to {self.folder}"
+        return (
+            f"{self.record}: {self.found}; {kept}. To go on without stopping here, take what matches this name out of "
+            "nan_check.tensor_list"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a configuration.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msprobe.core.api_lists import ApiLists
 from msprobe.core.names import CallName, parse_name
 
 
@@ -72,9 +73,11 @@ class Selection:
         Level ``mix``: a ``list`` entry that matches a module selects everything that runs inside it.
     expand_apis : bool
         Level ``L2``: so does an entry that matches an API call, for the kernels inside.
+    apis : ApiLists, optional
+        ``white_list`` and ``black_list`` of task acc_check.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per key of the configuration
         self,
         names: Sequence[str] = (),
         scope: tuple[str, str] | None = None,
@@ -82,13 +85,16 @@ class Selection:
         *,
         expand_modules: bool = False,
         expand_apis: bool = False,
+        apis: ApiLists | None = None,
     ) -> None:
         self._names = _NameList(names) if names else None
         self._scope = _Scope(*scope) if scope else None
         self._tensor_parts = tuple(part.lower() for part in tensor_list)
         self._expand_modules = expand_modules or expand_apis
         self._expand_apis = expand_apis
-        self.everything = self._names is None and self._scope is None
+        self.everything = self._names is None and self._scope is None and apis is None
+        self._apis = apis
+        self._closed = False
 
     def enter(self, call: CallName, enclosing: Choice = NOTHING) -> tuple[Choice, Choice]:
         """Decide about a call whose forward begins.
@@ -108,6 +114,8 @@ class Selection:
         """
         if self.everything:
             return ALL, NOTHING
+        if self._closed or (self._apis is not None and not self._apis.allow(call.base)):
+            return NOTHING, NOTHING
         forward, backward = call.forward, call.backward()
         in_scope = self._scope is None or self._scope.enter(forward)
         if self._names is None:
@@ -125,6 +133,8 @@ class Selection:
 
     def enter_backward(self, name: str, choice: Choice) -> bool:
         """Decide about a backward record, given what was chosen when the call's forward began."""
+        if self._closed:
+            return False
         if self._scope is None:
             return choice.backward
         in_scope = self._scope.enter(name)
@@ -137,12 +147,14 @@ class Selection:
 
     def allows(self, name: str) -> bool:
         """Whether a record that belongs to no call (``parameters_grad``) is wanted now."""
+        if self._closed:
+            return False
         in_scope = self._scope is None or self._scope.open
         return in_scope and (self._names is None or self._names.matches(name))
 
     def may_record_backward(self, choice: Choice) -> bool:
         """Whether the call's gradients have to be watched: a scope may open only during the backward pass."""
-        return choice.backward or self._scope is not None
+        return choice.backward or (self._scope is not None and self._apis is None)
 
     def names(self, name: str) -> bool:
         """Whether ``list`` holds the full name of the record ``name`` itself."""
@@ -152,6 +164,10 @@ class Selection:
         """Whether ``tensor_list`` asks for the full tensors of the record ``name``."""
         lowered = name.lower() if self._tensor_parts else ""
         return any(part in lowered for part in self._tensor_parts)
+
+    def close(self) -> None:
+        """Select nothing from now on, in this step and later ones."""
+        self._closed, self.everything = True, False
 
     def reset(self) -> None:
         """Start a new step: the scope range is closed again."""

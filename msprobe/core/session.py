@@ -170,6 +170,7 @@ class Session:
             return
         self._requested = False
         self._end_step()
+        self.adapter.conclude()
         if not (self._recorded or self._left_out or (_is_child() and not self._ever_started)):
             _LOG.warning("msprobe recorded nothing under %s: %s", self.config.dump_path, self._idle_reason)
 
@@ -255,10 +256,12 @@ class Session:
         _LOG.info("msprobe: changed configuration: task %s, level %s, %s", config.task, config.level, switch)
         if replace(config, dump_enable=None) != replace(self.config, dump_enable=None):
             try:
-                self.adapter = self.adapter.reconfigured(config)
+                successor = self.adapter.reconfigured(config)
             except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
                 self.tell(f"the changed configuration cannot be carried out, the last good one stays: {error}")
                 return
+            self.adapter.conclude()
+            self.adapter = successor
             if config.dump_path != self.config.dump_path:
                 self._layout = RunLayout(config.dump_path)
             self._left_out = False
@@ -267,13 +270,11 @@ class Session:
     # -- steps and ranks
 
     def _wanted(self, rank_id: int | None) -> bool:
-        if self.config.dump_enable is False:
-            self._idle_reason = "dump_enable is false"
+        reason = self._why_not_now()
+        if reason is not None:
+            self._idle_reason = reason
             return False
-        steps, ranks = self.config.step, self.config.rank
-        if steps and self.step_index not in steps:
-            self._idle_reason = f"no step of {sorted(steps)[:5]} was reached; the last one was step {self.step_index}"
-            return False
+        ranks = self.config.rank
         rank = self.adapter.rank() if rank_id is None else rank_id
         if rank is not None:
             self._layout.set_rank(rank)
@@ -294,6 +295,15 @@ class Session:
             self._left_out = True
             return False
         return True
+
+    def _why_not_now(self) -> str | None:
+        """Why nothing is recorded in this step, on any rank; None if something is."""
+        steps = self.config.step
+        if self.config.dump_enable is False:
+            return "dump_enable is false"
+        if steps and self.step_index not in steps:
+            return f"no step of {sorted(steps)[:5]} was reached; the last one was step {self.step_index}"
+        return self.adapter.exhausted()
 
     def _open_step(self) -> None:
         config = self.config

@@ -196,13 +196,8 @@ def _when(value: object, condition: bool) -> object | None:
 
 
 _LATER = "a valid setting, but not available in this version of msprobe"
-_TASKS_NOW = (Task.STATISTICS, Task.TENSOR, Task.STRUCTURE)
 
-NOT_IMPLEMENTED: tuple[_Gap, ...] = (
-    _Gap("task", lambda c: _when(c.task, c.task not in _TASKS_NOW), '"statistics", "tensor" and "structure"'),
-    _Gap("async_dump", lambda c: _when(True, c.async_dump), "false"),
-    _Gap("tensor.bench_path", lambda c: _when(str(c.bench_path), c.bench_path is not None), "leaving the key out"),
-)
+NOT_IMPLEMENTED: tuple[_Gap, ...] = (_Gap("async_dump", lambda c: _when(True, c.async_dump), "false"),)
 """Valid settings for PyTorch that are refused for now. A row goes when its feature arrives."""
 
 

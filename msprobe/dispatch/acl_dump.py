@@ -26,11 +26,6 @@ _sequence = torch._C._autograd._get_sequence_nr
 CONFIG_FILE = "acl_dump.json"
 
 
-def npu_in_use() -> bool:
-    """Whether torch_npu is loaded and sees a device; it is not imported here."""
-    return "torch_npu" in sys.modules and bool(sys.modules["torch_npu"].npu.is_available())
-
-
 def dump_target(config: Config) -> str:
     """The one API record that ``list`` names.
 

@@ -13,7 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.core.config_record import Config
 from msprobe.core.errors import LifecycleError
 from msprobe.core.risk import LOWEST_RECORDED, Risk
-from msprobe.dispatch.acl_dump import AclCapture, npu_in_use
+from msprobe.dispatch.acc_check import check_acc_check
+from msprobe.dispatch.acl_dump import AclCapture
 from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.api_table import ApiTable
 from msprobe.dispatch.aten_mode import EnclosingMode
@@ -26,6 +27,7 @@ from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.dispatch.root_modules import RootModules
 from msprobe.dispatch.saving import VariableSaver
+from msprobe.dispatch.status_register import npu_in_use
 from msprobe.dispatch.token_hook import BeforeForward
 from msprobe.store import StepWriter
 
@@ -49,6 +51,8 @@ class PytorchAdapter:
 
     Raises
     ------
+    ConfigError
+        If the task cannot work on this machine.
     LifecycleError
         From :meth:`models_of`, when a level that records modules gets no module.
     """
@@ -105,14 +109,16 @@ class PytorchAdapter:
         """How this adapter's records are turned into text."""
         config = self._config
         return {
-            "tensors": config.task == "tensor" or bool(config.tensor_list),
+            "tensors": config.task == "tensor" or (config.task == "statistics" and bool(config.tensor_list)),
             "render_stack": self.capture.stacks.render,
-            "resolve": self.capture.encoder.resolve,
+            "resolve": self.capture.resolve,
         }
 
     def open_step(self, writer: StepWriter) -> None:
         """Record into ``writer`` from now on."""
         self.capture.writer = writer
+        if self.capture.watcher is not None:
+            self.capture.watcher.open_step(writer)
 
     def close_step(self) -> Mapping[str, Any]:
         """Emit what waits, restart names; returns the coverage of the step."""
@@ -127,6 +133,15 @@ class PytorchAdapter:
     def report(self) -> Mapping[str, Any]:
         """Coverage of the open step."""
         return self.capture.report()
+
+    def exhausted(self) -> str | None:
+        """Why no later step is recorded, or None."""
+        return self.capture.watcher.ended if self.capture.watcher is not None else None
+
+    def conclude(self) -> None:
+        """The run is over."""
+        if self.capture.watcher is not None:
+            self.capture.watcher.conclude()
 
     def attach(self, models: Sequence[torch.nn.Module]) -> None:
         """Install the hooks and the mode of the level."""
@@ -239,8 +254,11 @@ def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:
     capture = Capture(config)
     if config.level not in ("L1", "mix"):
         return capture, None
+    table = ApiTable()
+    if config.task == "acc_check":
+        check_acc_check(config, table)
     by_name = bool(config.scope or config.list)
-    return capture, ApiMode(capture, ApiTable(), Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level])
+    return capture, ApiMode(capture, table, Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level])
 
 
 def _distributed() -> bool:

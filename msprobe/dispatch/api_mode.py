@@ -144,11 +144,14 @@ class ApiMode(TorchFunctionMode):
                 self._abort(opened, error)
             raise
         if opened is not None:
+            alarm = None
             with _DisableTorchFunction():
                 try:
-                    capture.end(opened, output, args[0] if output is None and args else None)
+                    alarm = capture.end(opened, output, args[0] if output is None and args else None)
                 except Exception as error:  # noqa: BLE001 - hook boundary
                     capture.failed(f"outputs of {api.base}", error)
+            if alarm is not None:
+                alarm.sound()
         return output
 
     def _abort(self, opened: Any, error: BaseException) -> None:

@@ -163,6 +163,13 @@ class ApiTable:
         api.transparent = api.prefix == "Tensor" and last in _TRANSPARENT
         return api
 
+    def names(self) -> Iterator[str]:
+        """Names that records of the known functions begin with: ``Functional.conv2d``, and ``Torch.conv2d`` too."""
+        for api in self._known.values():
+            yield api.base
+            if api.other is not None:
+                yield api.other.base
+
     def find(self, function: Any) -> Api:
         """The API behind ``function``, as torch passes it to ``__torch_function__``."""
         api = self._known.get(function)

@@ -9,6 +9,7 @@ nothing here is itself captured.
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from types import FrameType
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from msprobe.core.api_lists import ApiLists
 from msprobe.core.config_record import Config
 from msprobe.core.coverage import Coverage
 from msprobe.core.names import CallName, Counters
@@ -25,8 +27,10 @@ from msprobe.dispatch.gradient_edges import InputEdges, plan_span, written_since
 from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.recompute import Recomputation
 from msprobe.dispatch.spans import GradientWatch
+from msprobe.dispatch.task_watchers import make_watcher
 from msprobe.dispatch.tensor_leaves import tensor_leaves
 from msprobe.dispatch.thread_state import ThreadState
+from msprobe.dispatch.watching import Alarm
 from msprobe.measure.backends import counts
 from msprobe.measure.encode import ValueEncoder
 from msprobe.store import StepWriter
@@ -61,24 +65,34 @@ class Capture:
         self.writer: StepWriter | None = None
         self.epoch = 0
         self.level = config.level
-        self.selection = Selection(config.list, config.scope, config.tensor_list, expand_modules=config.level == "mix")
+        self.selection = Selection(
+            config.list,
+            config.scope,
+            config.tensor_list,
+            expand_modules=config.level == "mix",
+            apis=ApiLists.of(config.white_list, config.black_list),
+        )
         self.coverage = Coverage()
+        if config.white_list or config.black_list:
+            self.coverage.filter_by("filtered by white_list or black_list")
         self.stacks = StackBook()
         self.counters = Counters()
         self.recomputation = Recomputation()
         self.gradients = GradientWatch(self)
         self.data_mode = config.data_mode
         self._values = config.task != "structure"
+        self._resolving = threading.RLock()
         self._tensors = config.task == "tensor"
         self._some_tensors = bool(config.tensor_list)
+        self.watcher = make_watcher(config, self.selection, self.coverage, self.failed, self.resolve)
         self.saves_tensors = self._tensors or self._some_tensors
         self.keeps_stacks = config.extra_info
         self._hierarchy = config.extra_info and config.level in _MODULE_LEVELS
         self.encoder = ValueEncoder(
-            task=config.task,
+            task="structure" if config.task == "nan_check" else config.task,
             summary_mode=config.summary_mode,
             precision=config.precision,
-            write_tensor=self._write_tensor,
+            write_tensor=self._write_tensor if self.watcher is None else self.watcher.write_tensor,
         )
         self.new_threads()
 
@@ -129,27 +143,39 @@ class Capture:
         if self.keeps_stacks and (opened.choice.forward or opened.choice.backward):
             self._describe(opened, call.forward)
         if self._values:
-            if opened.choice.forward and self.data_mode.forward and self.data_mode.input:
-                opened.record = self._inputs(call, args, kwargs)
+            if opened.choice.forward and self.data_mode.forward:
+                if self.watcher is not None:
+                    opened.watched = self.watcher.begin(call.forward)
+                if self.data_mode.input:
+                    opened.record = self._inputs(call, args, kwargs)
             if watched and torch.is_grad_enabled():
                 tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
                 opened.edges = InputEdges(tensors)
                 opened.since = _sequence()
+            if opened.watched is not None:
+                self.watcher.run(opened.watched, opened.record or {})  # type: ignore[union-attr]
         return opened
 
-    def end(self, opened: OpenCall, output: Any, written: Any = None) -> None:
+    def end(self, opened: OpenCall, output: Any, written: Any = None) -> Alarm | None:
         """The call returned ``output``: record its outputs and watch its gradients.
 
-        ``written`` is what a call without output (``h[1:3] = x``) may have written to.
+        ``written`` is what a call without output (``h[1:3] = x``) may have written to. Returns what the user wants to
+        be told by an exception.
         """
         if self._outlived(opened):
-            return
+            return None
         call = opened.call
+        alarm = None
         if self._values:
             if opened.choice.forward and self.data_mode.forward:
                 record = opened.record or {}
+                if opened.watched is not None:
+                    self.watcher.returned(opened.watched)  # type: ignore[union-attr]
                 if self.data_mode.output:
                     self._outputs(opened, record, output)
+                if opened.watched is not None:
+                    self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
+                    alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
                 self.writer.add(call.forward, record)  # type: ignore[union-attr]
             if opened.edges is not None:
                 outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
@@ -160,6 +186,7 @@ class Capture:
                     self.gradients.watch(opened, plan, len(outputs))
         if not self.selection.everything:
             self.selection.leave(call)
+        return alarm
 
     def abort(self, opened: OpenCall, error: BaseException | None) -> None:
         """The call raised: keep its inputs under a tagged name, and give its index to the next call."""
@@ -273,6 +300,13 @@ class Capture:
             self.end_phase()
         return self.threads.phase
 
+    def resolve(self) -> None:
+        """Fill in what is still on an accelerator; waits if another thread is about it."""
+        with self._resolving:
+            self.encoder.resolve()
+            if self.watcher is not None:
+                self.watcher.resolve()
+
     def backward_record(self, opened_parent: CallName | str | None, name: str, record: dict[str, Any]) -> None:
         """Add a complete backward record."""
         self.writer.add(name, record)  # type: ignore[union-attr]
@@ -310,6 +344,8 @@ class Capture:
         self.gradients.flush()
         self.epoch += 1
         report = self.report()
+        if self.watcher is not None:
+            self.watcher.close_step()
         self.counters.reset()
         self.selection.reset()
         self.recomputation.reset()
@@ -319,6 +355,8 @@ class Capture:
 
     def report(self) -> dict[str, Any]:
         """Coverage of the open step."""
+        if self.watcher is not None:
+            self.coverage.notes.update(self.watcher.notes())
         return self.coverage.report(self.encoder.null_reasons, counts())
 
 

@@ -11,6 +11,7 @@ from msprobe.core.selection import NOTHING, Choice
 if TYPE_CHECKING:
     from msprobe.dispatch.call_stack import StackNode
     from msprobe.dispatch.gradient_edges import InputEdges
+    from msprobe.dispatch.watching import Watched
 
 
 class OpenCall:
@@ -41,6 +42,8 @@ class OpenCall:
         Whether this module call put the function mode on its thread's stack, or took it off.
     trusted : bool
         Whether version counters are trusted while this module runs.
+    watched : Watched or None
+        What the task's watcher knows about it.
     """
 
     __slots__ = (
@@ -59,6 +62,7 @@ class OpenCall:
         "since",
         "switched_mode",
         "trusted",
+        "watched",
     )
 
     def __init__(self, call: CallName, parent: CallName | str | None) -> None:
@@ -77,3 +81,4 @@ class OpenCall:
         self.handled = 0
         self.switched_mode = False
         self.trusted = False
+        self.watched: Watched | None = None

@@ -16,6 +16,7 @@ from msprobe.core.names import CallName
 from msprobe.core.selection import Choice
 from msprobe.dispatch.gradient_edges import Slot, SpanPlan
 from msprobe.dispatch.open_call import OpenCall
+from msprobe.dispatch.watching import Alarm, Watched
 from msprobe.measure.quiet import Quiet
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Span:
         "passes",
         "results",
         "total",
+        "watch",
     )
 
     def __init__(self, opened: OpenCall, epoch: int, results: int, arguments: int) -> None:
@@ -59,12 +61,13 @@ class Span:
         self.gathering: Gathering | None = None
         self.total = 0  # hooks that fire in one pass
         self.contributions: dict[int, int] = {}  # argument position -> gradients that add up to it
+        self.watch: Any = None  # what the task's watcher knows about the pass before it has a name
 
 
 class Gathering:
     """One backward pass over a span of several nodes."""
 
-    __slots__ = ("inputs", "missing", "name", "outputs", "prefix", "sums", "task", "waiting")
+    __slots__ = ("inputs", "missing", "name", "outputs", "prefix", "sums", "task", "waiting", "watched")
 
     def __init__(self, span: Span, name: str, prefix: str | None, task: int) -> None:
         self.name = name
@@ -75,6 +78,7 @@ class Gathering:
         self.waiting = span.total
         self.missing = dict(span.contributions)
         self.sums: dict[int, torch.Tensor] = {}
+        self.watched: Watched | None = None
 
 
 class GradientWatch:
@@ -90,6 +94,8 @@ class GradientWatch:
         """Listen for the gradients of a call that has just ended."""
         assert opened.edges is not None  # noqa: S101 - a plan exists only for edges
         span = Span(opened, self._capture.epoch, results, opened.edges.count)
+        if self._capture.watcher is not None:
+            self._capture.watcher.watch_nodes(span, plan)
         node = plan.single_node()
         if node is not None:
             node.register_hook(self._single(span, plan.results[node], plan.arguments.get(node, [])))
@@ -112,21 +118,28 @@ class GradientWatch:
             if span.epoch != self._capture.epoch:
                 self._too_late(span)
                 return
+            alarm = None
             with torch._C.DisableTorchFunction():
                 try:
-                    self._record_single(span, results, arguments, grad_inputs, grad_outputs)
+                    alarm = self._record_single(span, results, arguments, grad_inputs, grad_outputs)
                 except Exception as error:  # noqa: BLE001 - hook boundary
                     self._capture.failed(f"gradients of {span.call.base}", error)
+            if alarm is not None:
+                alarm.sound()
 
         return hook
 
     def _record_single(
         self, span: Span, results: list[Slot], arguments: list[Slot], grad_inputs: Gradients, grad_outputs: Gradients
-    ) -> None:
+    ) -> Alarm | None:
         name = self._next_name(span)
         if name is None:
-            return
+            return None
         capture = self._capture
+        watcher = capture.watcher
+        watched = watcher.begin(name, span) if watcher is not None else None
+        if watched is not None:
+            watcher.returned(watched)
         mode = capture.data_mode
         record: dict[str, Any] = {}
         prefix = name if capture.saves_tensors and capture.wants_tensors(name) else None
@@ -140,8 +153,10 @@ class GradientWatch:
             for number, position, _ in arguments:
                 gradients[position] = grad_inputs[number]
             record["output"] = capture.encoder.encode_sequence(gradients, prefix and f"{prefix}.output")
+            if watched is not None:
+                watcher.output(watched, gradients)
         capture.encoder.commit()
-        self._emit(span, name, record)
+        return self._emit(span, name, record, watched)
 
     # -- several nodes
 
@@ -169,11 +184,13 @@ class GradientWatch:
         if span.epoch != self._capture.epoch:
             self._too_late(span)
             return
+        alarm = None
         with torch._C.DisableTorchFunction():
             try:
                 gathering = self._gathering(span)
                 if gathering is None:
                     return
+                self._resume(gathering)
                 for slot in arriving:
                     self._keep(gathering, gathering.inputs, "input", slot, grad_outputs[slot.number])
                 for slot in leaving:
@@ -181,9 +198,15 @@ class GradientWatch:
                 self._capture.encoder.commit()
                 gathering.waiting -= 1
                 if gathering.waiting == 0:
-                    self._finish(span)
+                    alarm = self._finish(span)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 self._capture.failed(f"gradients of {span.call.base}", error)
+        if alarm is not None:
+            alarm.sound()
+
+    def _resume(self, gathering: Gathering) -> None:
+        if gathering.watched is not None:
+            self._capture.watcher.resume(gathering.watched)  # type: ignore[union-attr]
 
     def _gathering(self, span: Span) -> Gathering | None:
         task = _task_id()
@@ -197,10 +220,12 @@ class GradientWatch:
         capture = self._capture
         prefix = name if capture.saves_tensors and capture.wants_tensors(name) else None
         span.gathering = Gathering(span, name, prefix, task)
+        if capture.watcher is not None:
+            span.gathering.watched = capture.watcher.begin(name, span)
         self._unfinished[id(span)] = span
         if task not in (-1, self._announced_task):
             self._announced_task = task
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.flush(task))
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._pass_is_over(task))
         return span.gathering
 
     def _keep(
@@ -214,6 +239,8 @@ class GradientWatch:
                 gradient = slot.geometry.cut(gradient)
         path = gathering.prefix and f"{gathering.prefix}.{side}.{slot.position}"
         into[slot.position] = self._capture.encoder.encode(gradient, path)
+        if side == "output" and gathering.watched is not None:
+            self._capture.watcher.output(gathering.watched, gradient)  # type: ignore[union-attr]
 
     def _add_up(self, gathering: Gathering, slot: Slot, gradient: torch.Tensor | None) -> None:
         """Add what one more node sends to an argument's gradient, in order of arrival as autograd does."""
@@ -229,12 +256,13 @@ class GradientWatch:
             return
         self._keep(gathering, gathering.outputs, "output", slot, gradient)
 
-    def _finish(self, span: Span) -> None:
+    def _finish(self, span: Span) -> Alarm | None:
         gathering = span.gathering
         span.gathering = None
         self._unfinished.pop(id(span), None)
         if gathering is None:
-            return
+            return None
+        self._resume(gathering)
         for position, gradient in gathering.sums.items():
             self._keep(gathering, gathering.outputs, "output", Slot(0, position, None), gradient)
         mode = self._capture.data_mode
@@ -243,18 +271,30 @@ class GradientWatch:
             record["input"] = gathering.inputs
         if mode.output:
             record["output"] = gathering.outputs
-        self._emit(span, gathering.name, record)
+        return self._emit(span, gathering.name, record, gathering.watched)
 
-    def flush(self, task: int | None = None) -> None:
-        """Emit what waits for nodes that did not run: the backward pass ``task`` (None: every one) is over."""
+    def _pass_is_over(self, task: int) -> None:
+        """The autograd engine has finished a backward pass."""
+        alarm = self.flush(task)
+        if alarm is not None:
+            alarm.sound()
+
+    def flush(self, task: int | None = None) -> Alarm | None:
+        """Emit what waits for nodes that did not run: the backward pass ``task`` (None: every one) is over.
+
+        Returns the first alarm that was raised by one of them.
+        """
+        first = None
         with torch._C.DisableTorchFunction():
             for span in list(self._unfinished.values()):
                 if task is not None and span.gathering is not None and span.gathering.task != task:
                     continue
                 try:
-                    self._finish(span)
+                    alarm = self._finish(span)
+                    first = first or alarm
                 except Exception as error:  # noqa: BLE001 - called by the autograd engine
                     self._capture.failed(f"gradients of {span.call.base}", error)
+        return first
 
     # -- both
 
@@ -289,7 +329,10 @@ class GradientWatch:
             return None
         return name
 
-    def _emit(self, span: Span, name: str, record: dict[str, Any]) -> None:
+    def _emit(self, span: Span, name: str, record: dict[str, Any], watched: Watched | None) -> Alarm | None:
+        span.watch = None
+        alarm = self._capture.watcher.end(watched, record) if watched is not None else None  # type: ignore[union-attr]
         self._capture.backward_record(span.parent, name, record)
         if not self._capture.selection.everything:
             self._capture.selection.leave_backward(name)
+        return alarm

@@ -42,12 +42,12 @@ def _escape(char: str) -> str:
 
 
 class TensorFiles:
-    """Writer of tensor files in one rank folder."""
+    """Writer of tensor files in one rank folder: in ``dump_tensor_data/``, unless another place inside it is named."""
 
     __slots__ = ("_counter", "_folder", "bytes_written")
 
-    def __init__(self, folder: StepFolder) -> None:
-        self._folder = folder.subfolder(TENSOR_FOLDER)
+    def __init__(self, folder: StepFolder, place: str = TENSOR_FOLDER) -> None:
+        self._folder = folder.subfolder(place)
         self._counter = itertools.count()
         self.bytes_written = 0
 

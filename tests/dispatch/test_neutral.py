@@ -37,6 +37,9 @@ RARE: dict[str, dict[str, Any]] = {
     "output only": {"level": "mix", "statistics": {"data_mode": ["output"]}},
     "list": {"level": "mix", "statistics": {"list": ["linear", "relu"]}},
     "tensor_list": {"level": "L1", "statistics": {"tensor_list": ["linear", "add"]}},
+    "nan_check": {"task": "nan_check", "level": "L1", "risk_level": "ALL"},
+    "nan_check with tensor_list": {"task": "nan_check", "level": "L1", "nan_check": {"tensor_list": ["linear", "add"]}},
+    "acc_check": {"task": "acc_check", "level": "L1", "acc_check": {"black_list": ["relu"]}},
 }
 FRAGILE = [
     "batch_norm_with_a_shared_input",
