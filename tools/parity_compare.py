@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from parity_gradients import compare_api_gradients, compare_module_gradients
+from parity_dump import Dump
+from parity_gradients import Call, compare_api_gradients, compare_module_gradients
 from parity_names import Counterparts, Name, counterparts
 from parity_values import OTHER_ROUNDING, SAME_RUN, Finding, Tolerance, compare_value
 
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """The three files of one step and rank."""
-
-    data: dict[str, Any]
-    construct: dict[str, Any]
-    stacks: dict[str, list[str]]
-
-    @classmethod
-    def read(cls, folder: Path) -> Dump:
-        """Read a ``step{N}/rank{R}`` or ``proc{pid}`` folder."""
-        files = {
-            name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("dump", "construct", "stack")
-        }
-        stacks = {name: frames for names, frames in files["stack"].values() for name in names}
-        return cls(files["dump"]["data"], files["construct"], stacks)
+RUNNING_STATISTICS = ("input_args.1.md5", "input_args.2.md5")  # updated by the call
+WHOLE = {"input_args", "output"}  # of a forward record
 
 
 @dataclass(slots=True)
@@ -46,53 +31,140 @@ class Comparison:
         return [finding for finding in self.findings if finding.kind == kind]
 
 
-def compare_dumps(ours: Dump, peer: Dump, *, perturbed: bool = False, peer_l1: Dump | None = None) -> Comparison:
-    """Compare everything that the peer has written with what we have written.
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known of the two runs.
 
-    Parameters
+    Attributes
     ----------
-    ours, peer
-    perturbed
+    perturbed : bool
         The peer's run did not end with the parameters of the run without a tool, ours did.
-    peer_l1
+    peer_l1 : Dump or None
         What the peer has written for the same step at level L1, where it changes no gradient.
+    complete : Dump or None
+        What we have written for the same step with nothing left out.
+    setting : str
+        Key of ``parity_cases.SETTINGS``.
+    listed : tuple of str
+        ``list`` of the config.
+    checksums : frozenset of str
+        What we have written in other steps.
     """
-    pairs = counterparts(ours.data or ours.construct, [*peer.data, *peer.construct])
+
+    perturbed: bool = False
+    peer_l1: Dump | None = None
+    complete: Dump | None = None
+    setting: str = "default"
+    listed: tuple[str, ...] = ()
+    checksums: frozenset[str] = frozenset()
+
+
+def compare_dumps(ours: Dump, peer: Dump, context: Context | None = None) -> Comparison:
+    """Compare everything that the peer has written with what we have written."""
+    context = context or Context()
+    everything = context.complete or ours
+    pairs = counterparts(everything.data or ours.construct, [*peer.data, *peer.construct])
     result = Comparison(len(peer.data), len(ours.data))
+    if context.setting == "high":
+        peer = dataclasses.replace(peer, data=_without_nulls(peer.data))
+        result.findings.append(Finding("documented", "dump", "(all)", reason="high-precision"))
+    checksums = context.checksums | checksums_in(ours.data)
     for name, written in peer.data.items():
         mine = ours.data.get(pairs.ours.get(name, name))
         if mine is None:
-            result.findings.append(Finding("missing", "dump", name))
+            result.findings.append(_absent("dump", name, context, cut=not written.keys() >= WHOLE))
             continue
-        stopped = pairs.reasons.get(name) == "recompute"  # a recomputation is left in the middle of its last call
-        record = {key: value for key, value in written.items() if key in mine or not stopped}
         if name in pairs.reasons:
             result.findings.append(
                 Finding("documented", "dump", name, ours=pairs.ours[name], reason=pairs.reasons[name])
             )
-        forward = _forward_of(pairs.ours.get(name, name), ours.data)
-        found = list(_compare_record(name, record, mine, forward, SAME_RUN))
-        if any(finding.kind == "different" for finding in found) and (
-            (perturbed and _agrees(name, record, mine, forward, OTHER_ROUNDING))
-            or (peer_l1 and name in peer_l1.data and _agrees(name, peer_l1.data[name], mine, forward, SAME_RUN))
-        ):
-            found = [Finding("documented", "dump", name, reason="peer-perturbs")]
-        result.findings += found
-    result.findings += _compare_construct(ours.construct, peer.construct, pairs)
-    result.findings += _compare_stacks(ours.stacks, peer.stacks, pairs)
+        call = _call_of(pairs.ours.get(name, name), everything.data)
+        found = _compare_pair(name, written, mine, call, pairs.reasons.get(name), context)
+        result.findings += [_late_checksum(finding, checksums) for finding in found]
+    result.findings += _compare_construct(ours, peer, pairs, context)
+    result.findings += _compare_stacks(ours.stacks, peer.stacks, pairs, context)
+    result.findings += [Finding("missing", "file", name) for name in sorted(peer.unnamed - ours.unnamed)]
     paired = {pairs.ours.get(name, name) for name in peer.data}
     result.extra = Counter(_kind_of(name) for name in ours.data if name not in paired)
     return result
+
+
+def _absent(where: str, name: str, context: Context, *, cut: bool = False) -> Finding:
+    """What it means that the peer has written ``name`` and we have not; ``cut`` if its record has one side only."""
+    reason = ""
+    if "scope" in context.setting and cut:
+        reason = "cut-by-scope"
+    elif context.listed and context.complete and not _is_listed(name, context.listed, context.complete.construct):
+        reason = "open-range"
+    return Finding("documented" if reason else "missing", where, name, reason=reason)
+
+
+def _is_listed(name: str, listed: Sequence[str], construct: Mapping[str, str | None]) -> bool:
+    """Whether the list names a record, or a module around it."""
+    around: str | None = name
+    while around is not None:
+        if any(part in around for part in listed):
+            return True
+        around = construct.get(around)
+    return False
+
+
+def _compare_pair(
+    name: str,
+    written: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    call: Call,
+    renamed: str | None,
+    context: Context,
+) -> list[Finding]:
+    """Differences of the peer's record ``written`` and ours; ``renamed`` says why ours has another name."""
+    stopped = renamed == "recompute"  # a recomputation is left in the middle of its last call
+    record = {key: value for key, value in written.items() if key in mine or not stopped}
+    found = list(_compare_record(name, record, mine, call, SAME_RUN))
+    if all(finding.kind == "documented" for finding in found):
+        return found
+    at_l1 = context.peer_l1.data.get(name) if context.peer_l1 else None
+    if (context.perturbed and _agrees(name, record, mine, call, OTHER_ROUNDING)) or (
+        at_l1 and _agrees(name, at_l1, mine, call, SAME_RUN)
+    ):
+        return [Finding("documented", "dump", name, reason="peer-perturbs")]
+    return found
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without a Mean or Norm that is null."""
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if item is not None or key not in ("Mean", "Norm")}
+        return {key: _without_nulls(item) for key, item in kept.items()}
+    return value
+
+
+def checksums_in(value: Any) -> set[str]:
+    """Every checksum in the value."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = {value["md5"]} if isinstance(value, dict) and isinstance(value.get("md5"), str) else set()
+    return own.union(*map(checksums_in, inside))
+
+
+def _late_checksum(finding: Finding, checksums: set[str]) -> Finding:
+    """The finding, excused if the peer has the checksum of what the same memory held at another time."""
+    if finding.kind != "different" or not finding.path.endswith(".md5"):
+        return finding
+    updated = finding.record.startswith("Functional.batch_norm.") and finding.path in RUNNING_STATISTICS
+    if updated or finding.peer in checksums:
+        return dataclasses.replace(finding, kind="documented", reason="late-checksum")
+    return finding
 
 
 def _agrees(name: str, *compared: Any) -> bool:
     return all(finding.kind == "documented" for finding in _compare_record(name, *compared))
 
 
-def _forward_of(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The forward record that belongs to a backward record of ours, empty if there is none."""
-    found: Mapping[str, Any] = data.get(_forward_name(name), {})
-    return found
+def _call_of(name: str, data: Mapping[str, Any]) -> Call:
+    """The records of the call to which a record of ours belongs."""
+    return Call(data.get(_forward_name(name), {}), data.get(name, {}))
 
 
 def _forward_name(backward: str) -> str:
@@ -108,7 +180,7 @@ def _kind_of(text: str) -> str:
 
 
 def _compare_record(
-    name: str, peer: Mapping[str, Any], ours: Mapping[str, Any], forward: Mapping[str, Any], tolerance: Tolerance
+    name: str, peer: Mapping[str, Any], ours: Mapping[str, Any], call: Call, tolerance: Tolerance
 ) -> Iterator[Finding]:
     parsed = Name.parse(name)
     backward = parsed is not None and parsed.side == "backward"
@@ -118,20 +190,25 @@ def _compare_record(
         elif not backward:
             yield from compare_value(name, key, value, ours[key], tolerance)
         elif name.startswith("Module."):
-            yield from compare_module_gradients(name, key, value, ours, forward, tolerance)
+            yield from compare_module_gradients(name, key, value, ours, call, tolerance)
         else:
-            yield from compare_api_gradients(name, key, value, ours, forward, tolerance)
+            yield from compare_api_gradients(name, key, value, ours, call, tolerance)
 
 
 # -- hierarchy and stacks
 
 
-def _compare_construct(ours: Mapping[str, Any], peer: Mapping[str, Any], pairs: Counterparts) -> Iterator[Finding]:
+def _compare_construct(our_dump: Dump, peer_dump: Dump, pairs: Counterparts, context: Context) -> Iterator[Finding]:
     to_peer = pairs.to_peer()
-    for child, parent in peer.items():
+    ours = our_dump.construct
+    for child, parent in peer_dump.construct.items():
         mine = pairs.ours.get(child, child)
         if mine not in ours:
-            yield Finding("missing", "construct", child, peer=parent)
+            left_out = peer_dump.data and not {child, mine} & {*peer_dump.data, *our_dump.data}
+            if left_out:
+                yield Finding("documented", "construct", child, peer=parent, reason="filtered-hierarchy")
+            else:
+                yield _absent("construct", child, context)
             continue
         above = ours[mine]
         if to_peer.get(above, above) == parent:
@@ -154,12 +231,12 @@ def _mirrors_forward(child: str, parent: str | None, ours: Mapping[str, Any]) ->
 
 
 def _compare_stacks(
-    ours: Mapping[str, list[str]], peer: Mapping[str, list[str]], pairs: Counterparts
+    ours: Mapping[str, list[str]], peer: Mapping[str, list[str]], pairs: Counterparts, context: Context
 ) -> Iterator[Finding]:
     for name, frames in peer.items():
         mine = ours.get(pairs.ours.get(name, name))
         if mine is None:
-            yield Finding("missing", "stack", name)
+            yield _absent("stack", name, context)
             continue
         theirs, mine = [[text for frame in side if (text := _portable(frame))] for side in (frames, mine)]
         if theirs != mine:

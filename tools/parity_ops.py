@@ -206,3 +206,17 @@ class TwoPasses(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(torch.relu(self.first(x))).square().mean()
+
+
+class NonFinite(nn.Module):
+    """An infinity out of finite numbers, and what becomes of it: NaN in the loss and in every gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x) - 100)
+        logarithm = torch.log(y)
+        return self.second(logarithm).mean()

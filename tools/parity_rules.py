@@ -19,6 +19,13 @@ DOCUMENTED: dict[str, str] = {
     "null-statistics": "Mean and Norm of float64, integers and complex numbers are numbers, not null",
     "accumulation": "Mean and Norm are accumulated in float64: nothing overflows or underflows on the way",
     "signed-norm": "the Norm of a 0-dim value is its absolute value",
+    "high-precision": "with precision high Mean and Norm are numbers, not null",
+    "cut-by-scope": "a module that began before the scope, or a call that has only one side, is no record",
+    "filtered-hierarchy": "construct.json has modules and what is recorded, not every call that is left out",
+    "open-range": "a list entry selects what it names, the peer goes on after an in-place module that it names",
+    "late-checksum": "md5 is of the value at the time of the call, not of what is in its memory a moment later",
+    "empty-checksum": "the XOR checksum of a tensor without elements is zero, not null",
+    "scalar-checksum": "the XOR checksum of a 0-dim value is a checksum, not the value itself",
     "positional-type": "a positional dtype, device or other torch constant is encoded, not {}",
 }
 
@@ -33,7 +40,7 @@ COMPOSED = frozenset(
 # Of these it can even have the shape of an argument.
 COMPOSED_ELEMENTWISE = frozenset({"Functional.cross_entropy", "Functional.l1_loss", "Functional.normalize"})
 
-# Modules that return a tensor which they also use themselves: T5's position bias, a router's logits.
+# Modules that return a tensor which they also use themselves: T5's position bias, a router's logits, a cell's state.
 RETURN_WHAT_THEY_USE = (
     ".T5Block.",
     ".T5LayerSelfAttention.",
@@ -41,6 +48,7 @@ RETURN_WHAT_THEY_USE = (
     ".T5Attention.",
     ".MixtralModel.",
     ".MixtralTopKRouter.",
+    ".LSTMCell.",
 )
 
 # dtypes for which the peer leaves Mean and Norm null.

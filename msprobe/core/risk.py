@@ -37,6 +37,7 @@ CORE_APIS = frozenset(
     hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss multilabel_soft_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss
     triplet_margin_loss triplet_margin_with_distance_loss _fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_
+    gather scatter
     """.split()
 )
 

@@ -140,20 +140,20 @@ class Capture:
             if module is None:
                 self.selection.leave(call)
                 return None
-        if self.keeps_stacks and (opened.choice.forward or opened.choice.backward):
+        # A module that is left out still has its place: what is recorded inside hangs on it.
+        if self.keeps_stacks and (module is not None or opened.choice.forward or opened.choice.backward):
             self._describe(opened, call.forward)
-        if self._values:
-            if opened.choice.forward and self.data_mode.forward:
-                if self.watcher is not None:
-                    opened.watched = self.watcher.begin(call.forward)
-                if self.data_mode.input:
-                    opened.record = self._inputs(call, args, kwargs)
-            if watched and torch.is_grad_enabled():
-                tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
-                opened.edges = InputEdges(tensors)
-                opened.since = _sequence()
-            if opened.watched is not None:
-                self.watcher.run(opened.watched, opened.record or {})  # type: ignore[union-attr]
+        if self._values and opened.choice.forward and self.data_mode.forward:
+            if self.watcher is not None:
+                opened.watched = self.watcher.begin(call.forward)
+            if self.data_mode.input:
+                opened.record = self._inputs(call, args, kwargs)
+        if watched and torch.is_grad_enabled():
+            tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
+            opened.edges = InputEdges(tensors)
+            opened.since = _sequence()
+        if opened.watched is not None:
+            self.watcher.run(opened.watched, opened.record or {})  # type: ignore[union-attr]
         return opened
 
     def end(self, opened: OpenCall, output: Any, written: Any = None) -> Alarm | None:
@@ -166,24 +166,23 @@ class Capture:
             return None
         call = opened.call
         alarm = None
-        if self._values:
-            if opened.choice.forward and self.data_mode.forward:
-                record = opened.record or {}
-                if opened.watched is not None:
-                    self.watcher.returned(opened.watched)  # type: ignore[union-attr]
-                if self.data_mode.output:
-                    self._outputs(opened, record, output)
-                if opened.watched is not None:
-                    self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
-                    alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
-                self.writer.add(call.forward, record)  # type: ignore[union-attr]
-            if opened.edges is not None:
-                outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
-                if written is not None:
-                    outputs = written_since(opened.since, tensor_leaves((written,)))
-                plan = plan_span(opened.edges, opened.since, outputs)
-                if plan is not None:
-                    self.gradients.watch(opened, plan, len(outputs))
+        if self._values and opened.choice.forward and self.data_mode.forward:
+            record = opened.record or {}
+            if opened.watched is not None:
+                self.watcher.returned(opened.watched)  # type: ignore[union-attr]
+            if self.data_mode.output:
+                self._outputs(opened, record, output)
+            if opened.watched is not None:
+                self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
+                alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
+            self.writer.add(call.forward, record)  # type: ignore[union-attr]
+        if opened.edges is not None:
+            outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
+            if written is not None:
+                outputs = written_since(opened.since, tensor_leaves((written,)))
+            plan = plan_span(opened.edges, opened.since, outputs)
+            if plan is not None:
+                self.gradients.watch(opened, plan, len(outputs))
         if not self.selection.everything:
             self.selection.leave(call)
         return alarm
@@ -308,8 +307,9 @@ class Capture:
                 self.watcher.resolve()
 
     def backward_record(self, opened_parent: CallName | str | None, name: str, record: dict[str, Any]) -> None:
-        """Add a complete backward record."""
-        self.writer.add(name, record)  # type: ignore[union-attr]
+        """Add a complete backward record; task structure has its place in the hierarchy only."""
+        if self._values:
+            self.writer.add(name, record)  # type: ignore[union-attr]
         if self._hierarchy:
             parent = opened_parent.backward() if isinstance(opened_parent, CallName) else opened_parent
             self.writer.add_parent(name, parent)  # type: ignore[union-attr]
