@@ -110,10 +110,18 @@ bool append_number(PyObject* value, std::string& text) {
   return true;
 }
 
+// What an entry says of the content besides, or instead of, statistics.
+enum class Checksum { kNone, kCrc32, kXor64, kHash64 };
+
+void append_hex(std::string& text, uint64_t value, int digits) {
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) text += "0123456789abcdef"[(value >> shift) & 15];
+}
+
 // Encodes values with one setting.
 class Encoder {
  public:
-  // (types, dtypes, fragment, fallback, threads, threads_from, known, exchange); null with an exception if it is wrong.
+  // (types, dtypes, fragment, fallback, threads, threads_from, known, exchange, checksum); null with an exception if it is
+  // wrong.
   static Encoder* make(PyObject* spec);
   ~Encoder() { Py_DECREF(spec_); }
   Encoder(const Encoder&) = delete;
@@ -134,18 +142,20 @@ class Encoder {
   const DtypeEntry* dtype_of_tensor(PyObject* tensor) const;
   bool append_tensor(PyObject* tensor, std::string& text) const;
   Partial measure(const Elements& elements, const Dtype& dtype) const;
+  uint64_t checksum(const Elements& elements, int itemsize) const;
 
   PyObject* spec_;  // owns what the other pointers borrow
   TensorReader reader_;
   PyObject *types_ = nullptr, *fragment_ = nullptr, *fallback_ = nullptr, *known_ = nullptr;
   std::vector<DtypeEntry> dtypes_;
   int64_t threads_ = 1, threads_from_ = 0;
+  Checksum checksum_ = Checksum::kNone;
 };
 
 Encoder* Encoder::make(PyObject* spec) {
-  if (!PyTuple_Check(spec) || PyTuple_Size(spec) != 8 || !PyTuple_Check(PyTuple_GetItem(spec, 0)) ||
+  if (!PyTuple_Check(spec) || PyTuple_Size(spec) != 9 || !PyTuple_Check(PyTuple_GetItem(spec, 0)) ||
       !PyTuple_Check(PyTuple_GetItem(spec, 1))) {
-    PyErr_Format(PyExc_TypeError, "make_encoder(): expected a tuple of 8 that begins with two tuples, got %R", spec);
+    PyErr_Format(PyExc_TypeError, "make_encoder(): expected a tuple of 9 that begins with two tuples, got %R", spec);
     return nullptr;
   }
   auto* encoder = new Encoder(spec, PyTuple_GetItem(spec, 7));
@@ -155,6 +165,7 @@ Encoder* Encoder::make(PyObject* spec) {
   encoder->threads_ = PyLong_AsLongLong(PyTuple_GetItem(spec, 4));
   encoder->threads_from_ = PyLong_AsLongLong(PyTuple_GetItem(spec, 5));
   encoder->known_ = PyTuple_GetItem(spec, 6);
+  encoder->checksum_ = static_cast<Checksum>(PyLong_AsLong(PyTuple_GetItem(spec, 8)));
   PyObject* rows = PyTuple_GetItem(spec, 1);
   encoder->dtypes_.resize(static_cast<size_t>(PyTuple_Size(rows)));
   bool readable = !PyErr_Occurred();
@@ -189,6 +200,21 @@ Partial Encoder::measure(const Elements& elements, const Dtype& dtype) const {
   return found;
 }
 
+uint64_t Encoder::checksum(const Elements& elements, int itemsize) const {
+  const int64_t threads = elements.numel >= threads_from_ ? threads_ : 1;
+  const Layout layout = elements.layout(itemsize);
+  PyThreadState* state = elements.numel * itemsize >= kReleaseFrom ? PyEval_SaveThread() : nullptr;
+  uint64_t found = 0;
+  switch (checksum_) {
+    case Checksum::kCrc32: found = crc32(0, layout); break;
+    case Checksum::kXor64: found = xor64(layout, threads); break;
+    case Checksum::kHash64: found = hash64(layout, elements.size, elements.ndim, threads); break;
+    case Checksum::kNone: break;
+  }
+  if (state != nullptr) PyEval_RestoreThread(state);
+  return found;
+}
+
 bool Encoder::append_tensor(PyObject* tensor, std::string& text) const {
   const DtypeEntry* entry = dtype_of_tensor(tensor);
   if (entry == nullptr) return false;
@@ -203,8 +229,21 @@ bool Encoder::append_tensor(PyObject* tensor, std::string& text) const {
     if (i) text += ',';
     append_integer(text, elements.size[i]);
   }
-  if (!append_statistics(text, measure(elements, entry->dtype), *entry, elements.numel)) return false;
-  text += requires_grad.get() == Py_True ? ",\"requires_grad\":true}" : ",\"requires_grad\":false}";
+  const bool instead = checksum_ == Checksum::kXor64 || checksum_ == Checksum::kHash64;
+  if (instead) {
+    text += "],\"md5\":\"0x";
+    append_hex(text, checksum(elements, entry->dtype.itemsize), 16);
+    text += '"';
+  } else if (!append_statistics(text, measure(elements, entry->dtype), *entry, elements.numel)) {
+    return false;
+  }
+  text += requires_grad.get() == Py_True ? ",\"requires_grad\":true" : ",\"requires_grad\":false";
+  if (checksum_ == Checksum::kCrc32) {
+    text += ",\"md5\":\"";
+    append_hex(text, checksum(elements, entry->dtype.itemsize), 8);
+    text += '"';
+  }
+  text += '}';
   return true;
 }
 

@@ -290,13 +290,14 @@ PyMethodDef methods[] = {
     {"find_nonfinite", method(py_find_nonfinite), METH_FASTCALL,
      "find_nonfinite(ptr, numel, dtype_code) -> whether an element is NaN or infinite"},
     {"make_encoder", py_make_encoder, METH_O,
-     "make_encoder((types, dtypes, fragment, fallback, threads, threads_from, known, exchange)) -> capsule\n\n"
+     "make_encoder((types, dtypes, fragment, fallback, threads, threads_from, known, exchange, checksum)) -> capsule\n\n"
      "How to encode. A tensor whose type is in `types`, in host memory and of a dtype in `dtypes` (rows of dtype, code,\n"
      "head, precision, min_exponent, largest, saturates) becomes JSON: head, shape, Max, Min, and Mean and Norm rounded\n"
      "to the float format. Plain numbers become {type, value}, None stays, fallback(value) does the rest.\n"
      "`fragment` turns JSON bytes into a value. `known`: a dict that holds the text of tensors measured before, which\n"
      "is used again while the tensor's version is the same; None: every tensor is measured. `exchange`: the DLPack C\n"
-     "exchange capsule of the tensor class, or None."},
+     "exchange capsule of the tensor class, or None. `checksum`: 0 none, 1 CRC-32 beside the statistics, 2 XOR and 3\n"
+     "hash instead of them."},
     {"encode_value", method(py_encode<encode_value>), METH_FASTCALL,
      "encode_value(value, encoder) -> the entry: a fragment, None, or what the fallback says"},
     {"encode_values", method(py_encode<encode_values>), METH_FASTCALL,

@@ -82,8 +82,8 @@ class ValueEncoder:
         )
         self._tensors = TensorEncoder(plan, write_tensor, self.null_reasons)
         self._encode_tensor = self._tensors.encode
-        fast = FastEntries(self._encode_inside, low=plan.low)
-        usable = plan.statistics and plan.checksum is None and "cpu" in immediate
+        fast = FastEntries(self._encode_inside, low=plan.low, checksum=plan.checksum)
+        usable = measured and "cpu" in immediate
         self._fast = fast if fast and usable else None
         self._bases: tuple[tuple[type | tuple[type, ...], scalars.ScalarEncoder], ...] = (
             (np.ndarray, self._tensors.encode_array),

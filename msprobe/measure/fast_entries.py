@@ -14,12 +14,14 @@ import orjson
 import torch
 
 from msprobe.measure.backends import native_module
+from msprobe.measure.checksums import ChecksumMode
 from msprobe.measure.cpu import THREADED
 from msprobe.measure.dtypes import PLAIN_DTYPES
 from msprobe.measure.rounding import FORMATS
 
 _WIDE = (53, -1022, 0.0, False)
 _KINDS = ("float", "int", "bool")
+_CHECKSUMS: dict[ChecksumMode | None, int] = {None: 0, "md5": 1, "xor": 2, "hash": 3}
 
 
 def _dtype_rows(*, low: bool) -> tuple[tuple[object, ...], ...]:
@@ -57,11 +59,13 @@ class FastEntries:
         Encodes one value that is neither a plain tensor nor a plain number. Held weakly.
     low
         Round mean and norm to the tensor's dtype.
+    checksum
+        CRC-32 beside the statistics (md5), another checksum instead of them, or none.
     """
 
     __slots__ = ("_active", "_encode_pairs", "_encode_value", "_encode_values", "_known", "_measuring", "_trusting")
 
-    def __init__(self, fallback: Callable[[Any], Any], *, low: bool) -> None:
+    def __init__(self, fallback: Callable[[Any], Any], *, low: bool, checksum: ChecksumMode | None = None) -> None:
         native = native_module()
         self._known: dict[int, tuple[Any, int, bytes]] = {}
         self._encode_values = getattr(native, "encode_values", None)
@@ -72,8 +76,8 @@ class FastEntries:
         types = (torch.Tensor, torch.nn.Parameter)
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         spec = (types, _dtype_rows(low=low), orjson.Fragment, _weak(fallback), torch.get_num_threads(), THREADED)
-        self._measuring = native.make_encoder((*spec, None, exchange))
-        self._trusting = native.make_encoder((*spec, self._known, exchange))
+        self._measuring = native.make_encoder((*spec, None, exchange, _CHECKSUMS[checksum]))
+        self._trusting = native.make_encoder((*spec, self._known, exchange, _CHECKSUMS[checksum]))
         self._active = self._measuring
 
     def __bool__(self) -> bool:

@@ -115,6 +115,7 @@ def test_checksums_equal_the_immediate_ones(mode: str) -> None:
 
 
 def test_large_tensors_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)  # a mean that cancels to almost nothing has no relative accuracy
     monkeypatch.setattr(device_rows, "DEVICE_CHUNK", 100)
     for tensor in (torch.randn(37, 41), torch.randn(37, 41).t(), torch.arange(1000), torch.rand(30, 30) > 0.5):
         encoder = ValueEncoder(immediate=(), precision="high")
