@@ -20,7 +20,6 @@ from msprobe.core.config_load import load_config
 from msprobe.core.config_reload import ConfigWatch
 from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError, NaNDetectedError
 from msprobe.core.session import Session
-from msprobe.core.support import check_implemented
 from msprobe.dispatch.adapter import PytorchAdapter
 from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.custom_apis import CustomApis
@@ -92,10 +91,9 @@ class PrecisionDebugger(metaclass=_PerProcess):
     ) -> None:
         keywords = {"task": task, "dump_path": dump_path, "level": level, "step": step}
         config = load_config(config_path, framework="pytorch", **keywords)
-        check_implemented(config)
         watch = None
         if config_path is not None and config.dump_enable is not None:
-            watch = ConfigWatch(config_path, "pytorch", keywords, check_implemented)
+            watch = ConfigWatch(config_path, "pytorch", keywords)
             config = watch.config
         self._session = Session(config, PytorchAdapter(config), watch)
         self._custom = CustomApis(self._recording_mode)

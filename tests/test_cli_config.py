@@ -60,14 +60,6 @@ def test_check_prints_warnings_on_stderr_and_still_succeeds(run, config_file):
     assert "is valid" in out
 
 
-def test_check_tells_what_this_version_lacks(run, config_file):
-    code, out, _ = run("config", "check", config_file(async_dump=True))
-    assert code == 0
-    assert "not available for PyTorch in this version: async_dump = true" in out
-    code, out, _ = run("config", "check", config_file(async_dump=True), "--framework", "mindspore")
-    assert "not available" not in out
-
-
 @pytest.mark.parametrize("arguments", [["none.json"], ["none.json", "--framework", "torch"], [], ["a", "b"]])
 def test_bad_arguments_end_with_code_2_and_a_message(run, arguments):
     code, out, err = run("config", "check", *arguments)

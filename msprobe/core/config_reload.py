@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +36,6 @@ class ConfigWatch:
     framework : str
     keywords : mapping of str to object
         Values that beat the file, as given to :func:`msprobe.core.config_load.load_config`.
-    check : callable
-        Raises ConfigError for a configuration that is valid but cannot be carried out.
 
     Attributes
     ----------
@@ -55,13 +53,11 @@ class ConfigWatch:
         path: str | os.PathLike[str],
         framework: Framework,
         keywords: Mapping[str, object],
-        check: Callable[[Config], None],
     ) -> None:
         self._folder = Path.cwd()
         self._path = self._folder / path
         self._framework: Framework = framework
         self._keywords = json_keywords(**keywords)
-        self._check = check
         self._signature: _Signature = self._look()
         self._settled = False
         self._text = ""
@@ -108,7 +104,6 @@ class ConfigWatch:
         source = ConfigSource.read(self._path)
         self._text = source.text
         config = resolve(source, self._framework, self._keywords)
-        self._check(config)
         if config.dump_enable is None and hasattr(self, "config"):  # without the key, the switch stays where it is
             config = replace(config, dump_enable=self.config.dump_enable)
         bench = config.bench_path

@@ -13,7 +13,7 @@ from msprobe.core.config_schema import SCHEMA_KEY
 from msprobe.core.config_source import SCHEMA_FILE, ConfigSource
 from msprobe.core.config_values import closest, quoted
 from msprobe.core.errors import ConfigError, Problem
-from msprobe.core.support import SUPPORTED, Framework, Mode, check_implemented, modes_of
+from msprobe.core.support import SUPPORTED, Framework, Mode, modes_of
 
 _MODE_WORDS: dict[Mode, Framework] = {
     Mode.PYTORCH: "pytorch",
@@ -57,11 +57,6 @@ def check_report(path: Path, framework: str = "any") -> CheckReport:
     config = resolve(source, cast("Framework", framework), {})
     lines = [f'{path} is valid: task "{config.task}" at level "{config.level}", written to {config.dump_path}']
     lines += [f"  {'yes' if _accepts(source, mode) else 'no '}  {mode.value}" for mode in modes]
-    if Mode.PYTORCH in modes and _accepts(source, Mode.PYTORCH):
-        try:
-            check_implemented(config)
-        except ConfigError as error:
-            lines += [f"not available for PyTorch in this version: {problem}" for problem in error.problems]
     return CheckReport(config.warnings, "\n".join(lines))
 
 

@@ -1,16 +1,11 @@
-"""Which task works at which level of which framework, and how much of that this version can do.
-
-Two questions kept apart: :func:`check_supported` answers from the contract (a table that does not change), and
-:func:`check_implemented` from what is built so far (a table that shrinks).
-"""
+"""Which task works at which level of which framework."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
-from msprobe.core.config_record import Config, Level, Task
+from msprobe.core.config_record import Level, Task
 from msprobe.core.errors import ConfigError, Problem
 
 Framework = Literal[
@@ -181,44 +176,3 @@ def _modes_text(modes: tuple[Mode, ...]) -> str:
     if jit_levels:
         texts.append(f"MindSpore graph mode, jit_level {jit_levels}")
     return ", ".join(texts)
-
-
-class _Gap(NamedTuple):
-    """A valid setting that this version cannot carry out yet."""
-
-    key: str
-    wanted: Callable[[Config], object | None]
-    instead: str
-
-
-def _when(value: object, condition: bool) -> object | None:
-    return value if condition else None
-
-
-_LATER = "a valid setting, but not available in this version of msprobe"
-
-NOT_IMPLEMENTED: tuple[_Gap, ...] = (_Gap("async_dump", lambda c: _when(True, c.async_dump), "false"),)
-"""Valid settings for PyTorch that are refused for now. A row goes when its feature arrives."""
-
-
-def check_implemented(config: Config) -> None:
-    """Refuse settings that are valid for PyTorch but not available in this version.
-
-    Parameters
-    ----------
-    config : Config
-        As :func:`msprobe.core.config_load.load_config` returned it.
-
-    Raises
-    ------
-    ConfigError
-        Naming every such option, that it is not available in this version, and what is.
-    """
-    wanted = [(gap, gap.wanted(config)) for gap in NOT_IMPLEMENTED]
-    problems = [
-        Problem(gap.key, str(value) if isinstance(value, str) else value, gap.instead, _LATER)
-        for gap, value in wanted
-        if value is not None
-    ]
-    if problems:
-        raise ConfigError(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -112,6 +113,8 @@ class PytorchAdapter:
             "tensors": config.task == "tensor" or (config.task == "statistics" and bool(config.tensor_list)),
             "render_stack": self.capture.stacks.render,
             "resolve": self.capture.resolve,
+            "asynchronous": config.async_dump,
+            "spare_core": _processors() > torch.get_num_threads(),
         }
 
     def open_step(self, writer: StepWriter) -> None:
@@ -259,6 +262,11 @@ def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:
         check_acc_check(config, table)
     by_name = bool(config.scope or config.list)
     return capture, ApiMode(capture, table, Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level])
+
+
+def _processors() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _distributed() -> bool:

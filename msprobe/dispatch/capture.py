@@ -93,6 +93,7 @@ class Capture:
             summary_mode=config.summary_mode,
             precision=config.precision,
             write_tensor=self._write_tensor if self.watcher is None else self.watcher.write_tensor,
+            asynchronous=config.async_dump,
         )
         self.new_threads()
 

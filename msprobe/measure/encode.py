@@ -48,6 +48,8 @@ class ValueEncoder:
     immediate
         Device types whose tensors are read at once. Tensors of other devices are launched at once, too, but their
         entries hold None until `resolve`.
+    asynchronous
+        The dump is written at the end of the step: complex tensors get no statistics.
 
     Attributes
     ----------
@@ -63,7 +65,7 @@ class ValueEncoder:
 
     __slots__ = ("__weakref__", "_bases", "_encode_tensor", "_fast", "_tensors", "null_reasons")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
         *,
         task: Task = "statistics",
@@ -71,6 +73,7 @@ class ValueEncoder:
         precision: Precision = "low",
         write_tensor: WriteTensor | None = None,
         immediate: Container[str] = ("cpu",),
+        asynchronous: bool = False,
     ) -> None:
         self.null_reasons: Counter[str] = Counter()
         measured = task != "structure"
@@ -79,6 +82,7 @@ class ValueEncoder:
             checksum=summary_mode if measured and summary_mode != "statistics" else None,
             low=precision == "low",
             immediate=immediate,
+            complex_statistics=not asynchronous,
         )
         self._tensors = TensorEncoder(plan, write_tensor, self.null_reasons)
         self._encode_tensor = self._tensors.encode
@@ -133,6 +137,8 @@ class ValueEncoder:
         """See :meth:`FastEntries.trust_versions`."""
         if self._fast is not None:
             self._fast.trust_versions(on=on)
+        self._tensors.trust_versions(on=on)
+        self._encode_tensor = self._tensors.encode_trusting if on else self._tensors.encode
 
     def commit(self) -> None:
         """Finish what was put off since the last call. Nothing is: kernels are launched as values are encoded."""

@@ -27,11 +27,15 @@ from msprobe.measure.kernel_codes import CODE_OF
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.records import SQUARE_MAX, SQUARE_MIN, Reduction, Statistics, needs_scaling
 from msprobe.measure.scalars import INFINITY, json_number
-from msprobe.measure.tensor_files import OwnElements
+from msprobe.measure.tensor_files import FileMaker, Fingerprint, OwnElements
+from msprobe.measure.unchanged import UnchangedTensors
 from msprobe.measure.views import TensorView, view_tensor
 
 WriteTensor: TypeAlias = Callable[[str, OwnElements], str | None]
 Entry: TypeAlias = dict[str, Any]
+
+#: Why a complex tensor of an asynchronous dump has no statistics.
+COMPLEX_LEFT_OUT = "complex tensor: no statistics with async_dump"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,15 @@ class MeasurePlan:
         Round statistics to the tensor's dtype.
     immediate
         Device types that are read at once; tensors of others are launched and filled in by `TensorEncoder.resolve`.
+    complex_statistics
+        Whether complex tensors have statistics; asynchronous dumps leave them out.
     """
 
     statistics: bool = True
     checksum: ChecksumMode | None = None
     low: bool = True
     immediate: Container[str] = ("cpu",)
+    complex_statistics: bool = True
 
 
 class TensorEncoder:
@@ -69,7 +76,19 @@ class TensorEncoder:
         Counts why statistics are missing.
     """
 
-    __slots__ = ("_checksum", "_cpu", "_deferred", "_low", "_native", "_plan", "_statistics", "_write", "reasons")
+    __slots__ = (
+        "_checksum",
+        "_cpu",
+        "_deferred",
+        "_files",
+        "_low",
+        "_native",
+        "_plan",
+        "_statistics",
+        "_unchanged",
+        "_write",
+        "reasons",
+    )
 
     def __init__(self, plan: MeasurePlan, write_tensor: WriteTensor | None, reasons: Counter[str]) -> None:
         self._plan = plan
@@ -78,6 +97,8 @@ class TensorEncoder:
         self._low = plan.low
         self._cpu = "cpu" in plan.immediate
         self._write = write_tensor
+        self._files = FileMaker()
+        self._unchanged: UnchangedTensors | None = None
         self._native = native_module()
         self._deferred = DeferredRows(low=plan.low)
         self.reasons = reasons
@@ -127,6 +148,15 @@ class TensorEncoder:
             entry["Max"], entry["Min"] = bool(found[0]), bool(found[1])
         if path is not None or self._checksum is not None:
             self._finish(entry, tensor, path)
+        return entry
+
+    def encode_trusting(self, tensor: torch.Tensor, path: str | None) -> Entry:
+        """Do the same as `encode`, without reading a saved tensor again that has not changed; see `trust_versions`."""
+        known = self._unchanged.find(tensor) if self._unchanged is not None and path is not None else None
+        if known is None:
+            return self.encode(tensor, path)
+        entry = dict(known.entry)
+        self._save(entry, tensor, path, known.fingerprint)
         return entry
 
     def encode_any(self, tensor: torch.Tensor, path: str | None) -> Entry:
@@ -211,9 +241,18 @@ class TensorEncoder:
         """Fill in the entries of deferred tensors."""
         self._deferred.resolve()
 
+    def trust_versions(self, *, on: bool) -> None:
+        """Remember saved tensors for `encode_trusting`; see `fast_entries.FastEntries.trust_versions`."""
+        self._unchanged = UnchangedTensors() if on else None
+
     def _measure(self, view: TensorView, entry: Entry, *, deferred: bool) -> Statistics | None:
         """Set the four statistics, None for now when deferred, and return them if they are known."""
         statistics = None
+        if view.info.kind == "complex" and view.data is not None and not self._plan.complex_statistics:
+            statistics = Statistics.unmeasured(COMPLEX_LEFT_OUT)
+            self._count(statistics.reason)
+            set_statistics(entry, statistics)
+            return statistics
         if view.data is not None and not deferred:
             statistics = summarise_cpu(view.data, view.info, low=self._low)
         set_statistics(entry, statistics)
@@ -230,24 +269,32 @@ class TensorEncoder:
         else:
             entry["md5"] = checksum_cpu(self._checksum, parts)
 
-    def _save(self, entry: Entry, stored: torch.Tensor | None, path: str | None) -> None:
+    def _save(
+        self, entry: Entry, stored: torch.Tensor | None, path: str | None, fingerprint: Fingerprint | None = None
+    ) -> OwnElements | None:
+        """Write the file, or have it written later; return its content."""
         if path is None or self._write is None or stored is None:
-            return
+            return None
+        content = self._files.content(stored, fingerprint)
         try:
-            name = self._write(f"{path}.pt", OwnElements(stored))
+            name = self._write(f"{path}.pt", content)
         except Exception as error:  # noqa: BLE001 - a full disk must not cost the entry, nor stop the training
             self._count(f"tensor file not written: {type(error).__name__}")
-            return
+            return None
         if name is not None:
             entry["data_name"] = name
             if stored.dtype is torch.uint8 and entry["dtype"] != "torch.uint8":
                 entry["data_dtype"] = "torch.uint8"  # the bytes of a dtype that torch cannot save
+            content.when_lost(partial(_forget_file, entry))
+        return content
 
     def _finish(self, entry: Entry, tensor: torch.Tensor, path: str | None) -> None:
         """Write the file and add the CRC-32 of a plain CPU tensor."""
-        self._save(entry, tensor, path)
+        content = self._save(entry, tensor, path)
         if self._checksum is not None:
             entry["md5"] = self._checksum_text(self._checksum, tensor)
+        if self._unchanged is not None and content is not None:
+            self._unchanged.keep(tensor, entry, content.known_fingerprint)
 
     def _checksum_text(self, mode: ChecksumMode, tensor: torch.Tensor) -> str:
         """Return the checksum of a plain CPU tensor."""
@@ -267,6 +314,12 @@ def _array_content(array: np.ndarray[Any, Any]) -> tuple[torch.Tensor, ...]:
     if not shareable or any(step < 0 for step in array.strides):
         array = array.astype(array.dtype.newbyteorder("="))
     return (torch.from_numpy(array),)
+
+
+def _forget_file(entry: Entry) -> None:
+    """The file that an entry names was not written after all."""
+    entry.pop("data_name", None)
+    entry.pop("data_dtype", None)
 
 
 def set_statistics(entry: Entry, statistics: Statistics | None) -> None:

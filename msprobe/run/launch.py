@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe.core.config_load import load_config
-from msprobe.core.support import check_implemented
 from msprobe.run.import_watch import when_imported
 from msprobe.run.program import Program, check_program, run_program
 from msprobe.run.step_class import StepClass
@@ -40,7 +39,6 @@ class Launch:
 
     def __init__(self, config_path: Path, program: Program, step_on: str | None = None) -> None:
         config = load_config(config_path, framework="pytorch")
-        check_implemented(config)
         check_program(program)
         self._program = program
         self._config_path = Path.cwd() / config_path

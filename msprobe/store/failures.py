@@ -84,6 +84,14 @@ class FailureNotes:
             ("write", code), f"msprobe cannot write {where}: {cause}. Training goes on; {consequence} {advice}"
         )
 
+    def note_lost_file(self, folder: str, file_name: str, error: BaseException) -> None:
+        """Keep why a tensor file was not written; a refusal of the disk is logged once per kind."""
+        refusal = _os_error_behind(error)
+        if isinstance(refusal, OSError):
+            self.note_os_error(folder, refusal, "the tensor is not stored, its record is.")
+        else:
+            self.note(f"tensor file {file_name}: {type(refusal).__name__}: {refusal}")
+
     def _write_line(self, folder: StepFolder, text: str) -> None:
         stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         last = " (further lines are left out)" if self._lines == _MOST_LOG_LINES else ""
@@ -98,3 +106,13 @@ class FailureNotes:
             self._lines = _MOST_LOG_LINES  # full disk: do not try again for every line
         finally:
             os.close(descriptor)
+
+
+def _os_error_behind(error: BaseException) -> BaseException:
+    """Return the refusal of the disk that another error was raised from, or the error itself."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error

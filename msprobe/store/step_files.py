@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from msprobe.store.coverage_file import CoverageFile
 from msprobe.store.failures import Announcer, FailureNotes
 from msprobe.store.json_bytes import dumps_json
+from msprobe.store.memory_bound import VARIABLE, memory_bound
 from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, GrowingObject, PartWrittenError
 from msprobe.store.stacks import STACK_FILE, StackJournal
 from msprobe.store.step_folder import StepFolder, write_fully
 from msprobe.store.tensor_files import TENSOR_FOLDER, TensorFiles
+from msprobe.store.tensor_queue import TensorContent, TensorQueue, can_wait
 
 DUMP_FILE = "dump.json"
 DEBUG_FILE = "debug.json"
@@ -46,10 +49,15 @@ class StepFiles:
         Where warnings go.
     refusal
         Why nothing may be written here, found out before.
+    asynchronous
+        Whether tensor files wait until `drain`; otherwise a thread writes them.
+    spare_core
+        Whether that thread has a processor to itself, see `TensorQueue`.
     """
 
     __slots__ = (
         "_announcer",
+        "_asynchronous",
         "_construct",
         "_coverage",
         "_dump",
@@ -58,6 +66,7 @@ class StepFiles:
         "_head_line",
         "_main",
         "_making",
+        "_queue",
         "_render_stack",
         "_root",
         "_stacks",
@@ -78,6 +87,8 @@ class StepFiles:
         render_stack: Callable[[Hashable], list[str]],
         announcer: Announcer,
         refusal: OSError | None = None,
+        asynchronous: bool = False,
+        spare_core: bool = True,
     ) -> None:
         self.folder = folder
         self.notes = FailureNotes(None, announcer)
@@ -96,6 +107,11 @@ class StepFiles:
         self._stacks: StackJournal | None = None
         self._coverage: CoverageFile | None = None
         self._tensors: TensorFiles | None = None
+        self._asynchronous = asynchronous
+        self._queue: TensorQueue | None = None
+        if tensors and refusal is None:
+            bound = memory_bound(os.environ, asynchronous=asynchronous)
+            self._queue = TensorQueue(bound=bound, background=not asynchronous, spare_core=spare_core)
         if refusal is not None:
             self.opened = True
             self._note_not_made(refusal)
@@ -120,6 +136,7 @@ class StepFiles:
                 self._stacks = StackJournal(root, self._render_stack)
             if self._wants_tensors:
                 self._tensors = TensorFiles(root)
+                self._open_queue(self._tensors)
         except OSError as error:
             self._note_not_made(error)
 
@@ -154,21 +171,26 @@ class StepFiles:
             except OSError as error:
                 self._note_refused(STACK_FILE, error)
 
-    def write_tensor(self, file_name: str, save: Callable[[BinaryIO], object]) -> str | None:
-        """Write one tensor file; None if that failed."""
-        if self._wants_tensors:
-            self.open()
-        if self._tensors is None:
+    @property
+    def counts(self) -> dict[str, int]:
+        """Tensor files that share their content with another one, and those that could not be written."""
+        queue = self._queue
+        found = {"linked_files": queue.linked, "lost_files": queue.lost} if queue is not None else {}
+        return {name: count for name, count in found.items() if count}
+
+    def write_tensor(self, file_name: str, save: TensorContent | Callable[[BinaryIO], object]) -> str | None:
+        """Write one tensor file, or queue it if its content can be held; None if that failed."""
+        if self._queue is None:
             return None
         try:
-            return self._tensors.write(file_name, save)
+            if can_wait(save):
+                if not (self._asynchronous and self._queue.has_room(save)):
+                    self.open()  # an asynchronous dump does not even make a folder inside the step
+                return self._queue.put(file_name, save)
+            self.open()
+            return self._tensors.write(file_name, save) if self._tensors is not None else None
         except Exception as error:  # noqa: BLE001 - a callback of the caller; it must not reach the training
-            refusal = _os_error_behind(error)
-        if isinstance(refusal, OSError):
-            where = str(self.folder / TENSOR_FOLDER)
-            self.notes.note_os_error(where, refusal, "the tensor is not stored, its record is.")
-        else:
-            self.notes.note(f"tensor file {file_name}: {type(refusal).__name__}: {refusal}")
+            self.notes.note_lost_file(str(self.folder / TENSOR_FOLDER), file_name, error)
         return None
 
     def write_file(self, name: str, content: bytes) -> Path | None:
@@ -187,6 +209,12 @@ class StepFiles:
             self.notes.note_os_error(str(self.folder / name), error, "what needs this file is not done.")
             return None
         return self.folder / name
+
+    def drain(self, *, write: bool = True) -> None:
+        """Return when every tensor file that was queued is complete or noted as failed; see `TensorQueue.drain`."""
+        if self._queue is not None and self._queue.waits:
+            self.open()
+            self._queue.drain(write=write)
 
     def pause(self) -> None:
         """Bring ``stack.json`` up to date; the other files always are."""
@@ -209,9 +237,11 @@ class StepFiles:
         empty
             Nothing was seen, so that there is nothing to say either.
         """
-        if not empty or self.notes.reasons:
+        if not empty or self.notes.reasons or (self._queue is not None and self._queue.waits):
             self.open()
         self.opened = True  # what comes later makes no folder
+        if self._queue is not None:
+            self._queue.close()
         if self._stacks is not None:
             try:
                 self._stacks.finish()
@@ -274,15 +304,19 @@ class StepFiles:
             return 0
         return len(members)
 
+    def _open_queue(self, files: TensorFiles) -> None:
+        if self._queue is not None:
+            on_error = partial(self.notes.note_lost_file, str(self.folder / TENSOR_FOLDER))
+            self._queue.open(files, on_error, partial(_note_full, self.notes, self._queue.bound))
+
     def _note_refused(self, name: str, error: OSError) -> None:
         self.notes.note_os_error(str(self.folder / name), error, _LOST)
 
 
-def _os_error_behind(error: BaseException) -> BaseException:
-    """Return the refusal of the disk that another error was raised from, or the error itself."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return error
+def _note_full(notes: FailureNotes, bound: int) -> None:
+    notes.warn(
+        "memory bound",
+        f"async_dump: copies of tensors take {bound >> 20} MiB of host memory, which is the bound; what comes on top "
+        f"in a step is written at once, inside the step. Name fewer tensors in list, or set the environment variable "
+        f"{VARIABLE} to more MiB.",
+    )

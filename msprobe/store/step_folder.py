@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER_MODE = 0o750
@@ -68,6 +69,10 @@ class StepFolder:
         """Rename a file inside the folder, replacing the target in one step."""
         os.rename(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file of the folder a second name, which must not exist yet."""
+        os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
+
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         with contextlib.suppress(FileNotFoundError):
@@ -114,6 +119,26 @@ def write_fully(descriptor: int, content: bytes, offset: int) -> None:
             written += os.pwrite(descriptor, view[written:], offset + written)
     except OSError as error:
         raise ShortWriteError(error, written) from error
+
+
+def write_pieces(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Write byte strings one after the other from where the file stands; return how many bytes that were.
+
+    Raises
+    ------
+    OSError
+        The system refused.
+    """
+    views = [memoryview(piece) for piece in pieces]
+    total = 0
+    while views:
+        taken = os.writev(descriptor, views)
+        total += taken
+        while views and taken >= len(views[0]):
+            taken -= len(views.pop(0))
+        if views:
+            views[0] = views[0][taken:]
+    return total
 
 
 def _make_and_open(name: str, parent: int) -> int:

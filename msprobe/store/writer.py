@@ -20,11 +20,14 @@ from typing_extensions import Required
 from msprobe.store.at_exit import OPEN
 from msprobe.store.failures import Announcer
 from msprobe.store.json_bytes import dumps_json, dumps_members
-from msprobe.store.regular_flush import FLUSHING
+from msprobe.store.regular_flush import FLUSHING, on_flush_thread
 from msprobe.store.step_files import StepFiles
+from msprobe.store.tensor_queue import TensorContent
 
 _ENCODING_ERRORS = (TypeError, ValueError, RuntimeError)  # RuntimeError: recursion, or a dict changed by another thread
 _SEEN = ("not_recorded", "recomputed_calls")  # counts of a coverage report that tell of calls
+ASYNCHRONOUS_BATCH = 100_000
+"""Records that wait in an asynchronous dump before they are written inside the step."""
 _CHUNK = 1024  # records encoded at a time, to bound memory when a whole step is flushed at once
 
 
@@ -41,6 +44,8 @@ class WriterOptions(TypedDict, total=False):
     coverage: Callable[[], Mapping[str, Any]] | None
     flush_every: float | None
     batch: int | None
+    asynchronous: bool
+    spare_core: bool
 
 
 class StepWriter:
@@ -68,9 +73,14 @@ class StepWriter:
     coverage
         Content for `finish` when the interpreter exits with the step still open; may still add records.
     flush_every
-        Seconds between background flushes; None: no thread (asynchronous dumps, which write nothing inside the step).
+        Seconds between background flushes; None: no thread.
     batch
         Number of pending items at which `add` flushes; None: never.
+    asynchronous
+        Nothing is written before `pause` or `finish`, within bounds: `ASYNCHRONOUS_BATCH` items and the memory of
+        `memory_bound`. Replaces `flush_every` and `batch`.
+    spare_core
+        Whether a thread that writes tensor files has a processor to itself, see `tensor_queue.TensorQueue`.
     announcer
         Shared by all steps of a run, so that a full disk is announced once and not in every step.
     refusal
@@ -91,6 +101,8 @@ class StepWriter:
         coverage: Callable[[], Mapping[str, Any]] | None = None,
         flush_every: float | None = 0.5,
         batch: int | None = 1000,
+        asynchronous: bool = False,
+        spare_core: bool = True,
         announcer: Announcer | None = None,
         refusal: OSError | None = None,
     ) -> None:
@@ -98,6 +110,9 @@ class StepWriter:
         self._render_stack = render_stack
         self._resolve = resolve
         self._exit_coverage = coverage
+        if asynchronous:
+            flush_every, batch = None, ASYNCHRONOUS_BATCH
+        self._asynchronous = asynchronous
         self._batch: float = batch if batch is not None else float("inf")
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -116,6 +131,8 @@ class StepWriter:
             render_stack=self._render,
             announcer=announcer or Announcer(),
             refusal=refusal,
+            asynchronous=asynchronous,
+            spare_core=spare_core,
         )
         OPEN.add(self)
         if flush_every is not None:
@@ -129,7 +146,7 @@ class StepWriter:
         pending = self._records
         pending.append((name, record))
         if len(pending) >= self._batch:
-            self.flush()
+            self._flush_batch()
 
     def add_parent(self, child: str, parent: str | None) -> None:
         """Take one line of ``construct.json``; None means that nothing encloses the child."""
@@ -137,7 +154,7 @@ class StepWriter:
             pending = self._parents
             pending.append((child, parent))
             if len(pending) >= self._batch:
-                self.flush()
+                self._flush_batch()
 
     def add_stack(self, name: str, key: Hashable) -> None:
         """Take the call stack of a record, as a key that `render_stack` understands."""
@@ -145,7 +162,7 @@ class StepWriter:
             pending = self._calls
             pending.append((name, key))
             if len(pending) >= self._batch:
-                self.flush()
+                self._flush_batch()
 
     @property
     def recorded(self) -> int:
@@ -167,15 +184,18 @@ class StepWriter:
         """Reasons why something was not written, each once."""
         return self._files.notes.reasons
 
-    def write_tensor(self, file_name: str, save: Callable[[BinaryIO], object]) -> str | None:
+    def write_tensor(self, file_name: str, save: TensorContent | Callable[[BinaryIO], object]) -> str | None:
         """Write one file into ``dump_tensor_data/``, completely or not at all.
+
+        A content that can be held is copied and written later: by a thread, or in an asynchronous dump at the end of
+        the step. Its file is complete before a record that was added after it can be read.
 
         Parameters
         ----------
         file_name
             Record path with extension, e.g. ``Torch.relu.0.forward.input.0.pt``; made safe for the file system.
         save
-            Writes the content to the binary file it is given.
+            Writes the content to the binary file it is given. A `TensorContent` is told if its file is not written.
 
         Returns
         -------
@@ -219,6 +239,7 @@ class StepWriter:
         self.flush()
         with self._lock:
             if not self._closed:
+                self._files.drain()
                 self._files.pause()
 
     def resume(self) -> None:
@@ -279,6 +300,15 @@ class StepWriter:
         self._parents.clear()
         self._calls.clear()
 
+    def _flush_batch(self) -> None:
+        if self._asynchronous and not self._closed:
+            self._files.notes.warn(
+                "async records",
+                f"async_dump: {ASYNCHRONOUS_BATCH} records wait, which is the bound; they are written inside step "
+                f"{self.folder}. Record fewer calls with list or scope.",
+            )
+        self.flush()
+
     def _flush_pending(self) -> None:
         if not (self._records or self._parents or self._calls):
             return
@@ -293,6 +323,8 @@ class StepWriter:
                 self._resolve()
             except Exception as error:  # noqa: BLE001 - a callback of the caller; the records are still worth writing
                 self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
+        # A record never names a file that is not complete. The flush thread only waits: it would compete with training.
+        self._files.drain(write=not on_flush_thread())
         for start in range(0, count, _CHUNK):
             self._write_records(self._records[start : min(start + _CHUNK, count)])
         del self._records[:count]
@@ -336,6 +368,7 @@ class StepWriter:
             "duplicates": written - len(set(self._name_hashes)),
             "lost_records": self._lost,
             "failures": list(self.failures),
+            **self._files.counts,
         }
 
     def finish_at_exit(self) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from msprobe.core.config_record import Config
 from msprobe.core.config_reload import ConfigWatch
-from msprobe.core.errors import ConfigError, Problem
-from msprobe.core.support import check_implemented
+from msprobe.core.errors import ConfigError
 
 Write = Callable[..., Path]
 
@@ -37,7 +35,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def follow(path: Path, **keywords: Any) -> ConfigWatch:
-    return ConfigWatch(path, "pytorch", keywords, check_implemented)
+    return ConfigWatch(path, "pytorch", keywords)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -113,19 +111,6 @@ def test_a_broken_file_is_named_once_and_the_last_good_state_stays(
     assert watch.poll() is None
     assert len(warnings_of(caplog)) == 2  # broken again: a new problem
     assert str(path) in warnings_of(caplog)[1] or text.startswith("{")
-
-
-def test_a_setting_that_cannot_be_carried_out_counts_as_broken(write: Write, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse_l2(config: Config) -> None:
-        if config.level == "L2":
-            raise ConfigError([Problem("level", "L2", "any other level here")])
-
-    watch = ConfigWatch(write(dump_enable=True, level="L0"), "pytorch", {}, refuse_l2)
-    write(dump_enable=True, level="L2", statistics={"list": ["relu"]})
-    assert [watch.poll() for _ in range(2)] == [None] * 2
-    (warning,) = warnings_of(caplog)
-    assert "any other level here" in warning
-    assert watch.config.level == "L0"
 
 
 def test_a_broken_file_that_was_written_just_now_is_named_once(write: Write, caplog: pytest.LogCaptureFixture) -> None:

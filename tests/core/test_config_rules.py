@@ -224,3 +224,37 @@ def test_a_refused_value_causes_no_second_problem(load):
     with pytest.raises(ConfigError) as caught:
         load("pytorch", "tensor", "L1", {"list": "relu"}, async_dump=True)
     assert [problem.path for problem in caught.value.problems] == ["tensor.list"]
+
+
+ASYNC_REFUSALS = {
+    "task": (
+        ("pytorch", "structure", "mix", {}),
+        'async_dump true: false with task "structure"; it works with "statistics" and "tensor"',
+    ),
+    "level": (
+        ("pytorch", "statistics", "L2", {"list": ["a"]}),
+        'async_dump true: false with level "L2" on PyTorch; it works with level "L0", "L1", "mix", "debug"',
+    ),
+    "no list": (
+        ("pytorch", "tensor", "mix", {}),
+        (
+            "tensor.list []: with async_dump and task tensor: at least one name, since all tensors are held until the "
+            'step ends; name what you need, or set "async_dump": false'
+        ),
+    ),
+    "md5": (
+        ("pytorch", "statistics", "L1", {"summary_mode": "md5"}),
+        (
+            'statistics.summary_mode "md5": anything but md5 while async_dump is true, e.g. "statistics"; '
+            'or set "async_dump": false'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "text"), ASYNC_REFUSALS.values(), ids=ASYNC_REFUSALS)
+def test_each_refusal_of_async_dump_has_its_own_words(load, case, text):
+    with pytest.raises(ConfigError) as caught:
+        load(*case, async_dump=True)
+    (problem,) = caught.value.problems
+    assert f"{problem.path} {json.dumps(problem.value)}: {problem.allowed}; {problem.hint}" == text

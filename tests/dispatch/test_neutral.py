@@ -36,6 +36,8 @@ RARE: dict[str, dict[str, Any]] = {
     "forward only": {"level": "mix", "statistics": {"data_mode": ["forward"]}},
     "output only": {"level": "mix", "statistics": {"data_mode": ["output"]}},
     "list": {"level": "mix", "statistics": {"list": ["linear", "relu"]}},
+    "async": {"level": "mix", "async_dump": True},
+    "async tensor": {"level": "mix", "task": "tensor", "async_dump": True, "tensor": {"list": ["."]}},
     "tensor_list": {"level": "L1", "statistics": {"tensor_list": ["linear", "add"]}},
     "nan_check": {"task": "nan_check", "level": "L1", "risk_level": "ALL"},
     "nan_check with tensor_list": {"task": "nan_check", "level": "L1", "nan_check": {"tensor_list": ["linear", "add"]}},
