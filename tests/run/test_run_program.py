@@ -39,7 +39,7 @@ def start(folder: Path, *command: str, **environment: str) -> subprocess.Popen[s
         text=True,
         env={**os.environ, **environment},
         # A background job of a shell inherits an ignored SIGINT; a handler becomes the default one in the new program.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - no lock is taken
     )
 
 
