@@ -423,6 +423,7 @@ PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
   }
   Entries entries(*encoder, static_cast<size_t>(PyDict_Size(mapping)));
   std::vector<Ref> keys;
+  std::vector<std::string> quoted_keys;
   PyObject *key, *value;
   std::string text;
   // Snapshot first: the fallback runs Python code, which may change the mapping.
@@ -432,12 +433,11 @@ PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
     Py_INCREF(key);
     Py_INCREF(value);
     keys.emplace_back(key);
+    quoted_keys.push_back(text);
     values.emplace_back(value);
   }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    quoted(keys[i].get(), &text);
-    if (!entries.add(values[i].get(), text)) return nullptr;
-  }
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (!entries.add(values[i].get(), quoted_keys[i])) return nullptr;
   if (entries.all_plain()) return entries.together('{', '}');
   Ref found(PyDict_New());
   for (size_t i = 0; found && i < keys.size(); ++i) {

@@ -17,7 +17,7 @@ import torch
 from msprobe.core.config_record import Config, DataMode, Task
 from msprobe.core.errors import ConfigError, Problem
 from msprobe.core.names import parse_name
-from msprobe.dispatch.capture import Capture, _as_sequence
+from msprobe.dispatch.capture import Capture, as_sequence
 from msprobe.dispatch.gradient_edges import InputEdges, SpanPlan, plan_span
 from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.tensor_leaves import tensor_leaves
@@ -115,7 +115,7 @@ class AclCapture(Capture):
             if opened.node is not None:
                 self.writer.add_stack(self._target, opened.node)  # type: ignore[union-attr]
         elif opened.edges is not None:
-            plan = plan_span(opened.edges, opened.since, tensor_leaves(_as_sequence(output)))
+            plan = plan_span(opened.edges, opened.since, tensor_leaves(as_sequence(output)))
             if plan is None:
                 self.coverage.not_recorded[f"{self._target}: no gradient passes the call"] += 1
             else:

@@ -178,7 +178,7 @@ class Capture:
                 alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
             self.writer.add(call.forward, record)  # type: ignore[union-attr]
         if opened.edges is not None:
-            outputs = tensor_leaves((output,) if type(output) is torch.Tensor else _as_sequence(output))
+            outputs = tensor_leaves((output,) if type(output) is torch.Tensor else as_sequence(output))
             if written is not None:
                 outputs = written_since(opened.since, tensor_leaves((written,)))
             plan = plan_span(opened.edges, opened.since, outputs)
@@ -228,19 +228,11 @@ class Capture:
 
     def _inputs(self, call: CallName, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         encoder = self.encoder
-        if self.saves_tensors:
-            name = call.forward
-            if self.wants_tensors(name):
-                return {
-                    "input_args": encoder.encode_sequence(args, f"{name}.input"),
-                    "input_kwargs": encoder.encode_mapping(kwargs, f"{name}.kwargs"),
-                }
-        record = {
-            "input_args": encoder.encode_sequence(args),
-            "input_kwargs": encoder.encode_mapping(kwargs) if kwargs else {},
+        prefix = call.forward if self.wants_tensors(call.forward) else None
+        return {
+            "input_args": encoder.encode_sequence(args, prefix and f"{prefix}.input"),
+            "input_kwargs": encoder.encode_mapping(kwargs, prefix and f"{prefix}.kwargs") if kwargs else {},
         }
-        encoder.commit()
-        return record
 
     def _outputs(self, opened: OpenCall, record: dict[str, Any], output: Any) -> None:
         encoder = self.encoder
@@ -251,8 +243,7 @@ class Capture:
             record["parameters"] = encoder.encode_mapping(
                 {key: value for key, value in own.items() if value is not None}, prefix and f"{prefix}.parameters"
             )
-        record["output"] = encoder.encode_sequence(_as_sequence(output), prefix and f"{prefix}.output")
-        encoder.commit()
+        record["output"] = encoder.encode_sequence(as_sequence(output), prefix and f"{prefix}.output")
 
     def _describe(self, opened: OpenCall, name: str) -> None:
         """Keep the stack of the call and its place in the hierarchy under ``name``."""
@@ -361,7 +352,7 @@ class Capture:
         return self.coverage.report(self.encoder.null_reasons, counts())
 
 
-def _as_sequence(output: Any) -> Sequence[Any]:
+def as_sequence(output: Any) -> Sequence[Any]:
     """A call's result as a list of results: one value, or the elements of a plain list or tuple."""
     if type(output) in (tuple, list):
         return output

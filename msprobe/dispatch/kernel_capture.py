@@ -18,7 +18,7 @@ from msprobe.core.names import CallName
 from msprobe.core.risk import Risk
 from msprobe.core.selection import NOTHING, Choice, Selection
 from msprobe.dispatch.call_stack import StackNode
-from msprobe.dispatch.capture import Capture, _as_sequence
+from msprobe.dispatch.capture import Capture, as_sequence
 from msprobe.dispatch.node_owners import NodeOwners
 from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.thread_state import ThreadState
@@ -254,7 +254,6 @@ class KernelCapture(Capture):
         encoder = self.encoder
         positional = encoder.encode_sequence(args, prefix and f"{prefix}.input")
         keywords = encoder.encode_mapping(kwargs, prefix and f"{prefix}.kwargs") if kwargs else {}
-        encoder.commit()
         if not backward:
             return {"input_args": positional, "input_kwargs": keywords}
         return {"input": positional, "input_kwargs": keywords} if keywords else {"input": positional}
@@ -268,12 +267,11 @@ class KernelCapture(Capture):
             return
         name = opened.call.backward() if opened.backward else opened.call.forward
         if self.data_mode.output:
-            results: Sequence[Any] = _as_sequence(output)
+            results: Sequence[Any] = as_sequence(output)
             if not kernel.returns:
                 results = [_argument(key, args, kwargs) for key in kernel.written]
             prefix = name if self.wants_tensors(name) else None
             opened.record["output"] = self.encoder.encode_sequence(results, prefix and f"{prefix}.output")
-            self.encoder.commit()
         self._keep(opened, name)
 
     def abort_kernel(self, opened: OpenKernel, error: BaseException) -> None:

@@ -37,21 +37,16 @@ class ParameterGradients:
         """Record the gradients of all parameters of the modules below ``models``; ``first`` as for their names."""
         self._models = [*self._models, *models]
         for base, module in named_calls(models, first):
-            own = [
-                (key, parameter)
-                for key, parameter in module._parameters.items()
-                if parameter is not None and not is_lazy(parameter)
-            ]
-            for key, parameter in own:
-                if parameter.requires_grad:
-                    hook = _Accumulated(self, base, key)
-                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
-            self._expected[base] = sum(parameter.requires_grad for _, parameter in own)
+            self._expected[base] = 0
+            for key, parameter in _own(module):
+                hook = _Accumulated(self, base, key)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+                self._expected[base] += 1
 
     def remove(self) -> None:
         """Take all hooks away; what has arrived is recorded, parameters that have come since are counted."""
         unseen = sum(
-            not self._watches(parameter) for _, module in named_calls(self._models) for parameter in _own(module)
+            not self._watches(parameter) for _, module in named_calls(self._models) for _, parameter in _own(module)
         )
         if unseen:
             self._capture.coverage.not_recorded["parameter was made, replaced or unfrozen after start()"] += unseen
@@ -83,7 +78,6 @@ class ParameterGradients:
                 gradient = parameter.grad if gradient is None else gradient
                 path = f"{name}.{key}" if capture.saves_tensors and capture.wants_tensors(name) else None
                 waiting[key] = [capture.encoder.encode(gradient, path)]
-                capture.encoder.commit()
                 if len(waiting) > self._expected.get(base, 0):
                     self._finish(base)
             except Exception as error:  # noqa: BLE001 - hook boundary
@@ -106,11 +100,11 @@ class ParameterGradients:
         self._capture.parameters_record(record.pop(""), record)
 
 
-def _own(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters of the module itself that take gradients, of those that have a shape already."""
-    for parameter in module._parameters.values():
+    for key, parameter in module._parameters.items():
         if parameter is not None and not is_lazy(parameter) and parameter.requires_grad:
-            yield parameter
+            yield key, parameter
 
 
 class _Accumulated(VanishingHook):

@@ -101,7 +101,6 @@ class VariableSaver:
         number = capture.counters.take(f"{name}.debug")
         record_name = f"{name}.{number}.debug"
         value = capture.encoder.encode(variable, record_name if self._tensors else None)
-        capture.encoder.commit()
         if value is None and variable is not None:
             capture.counters.give_back(f"{name}.debug", number)
             capture.coverage.not_recorded[f"save() of a {type(variable).__name__}"] += 1
@@ -147,7 +146,6 @@ class VariableSaver:
         encoder = self._capture.encoder
         file = f"{gradients.record_name}{path}" if self._tensors else None
         gradients.arrived[path] = encoder.encode(gradient, file)
-        encoder.commit()
         if len(gradients.arrived) == gradients.expected:
             self._finish(gradients)
 

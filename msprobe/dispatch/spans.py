@@ -155,7 +155,6 @@ class GradientWatch:
             record["output"] = capture.encoder.encode_sequence(gradients, prefix and f"{prefix}.output")
             if watched is not None:
                 watcher.output(watched, gradients)
-        capture.encoder.commit()
         return self._emit(span, name, record, watched)
 
     # -- several nodes
@@ -195,7 +194,6 @@ class GradientWatch:
                     self._keep(gathering, gathering.inputs, "input", slot, grad_outputs[slot.number])
                 for slot in leaving:
                     self._add_up(gathering, slot, grad_inputs[slot.number])
-                self._capture.encoder.commit()
                 gathering.waiting -= 1
                 if gathering.waiting == 0:
                     alarm = self._finish(span)

@@ -67,8 +67,11 @@ class Watcher:
     # -- a call, or a backward pass through it
 
     def begin(self, name: str, span: Span | None = None) -> Watched | None:
-        """Record a call from now on, before its inputs are encoded; with a span, a backward pass through it."""
-        raise NotImplementedError
+        """Record a call from now on, before its inputs are encoded; with a span, a backward pass through it.
+
+        None: this call is recorded as usual, and nothing is done around it.
+        """
+        return None
 
     def run(self, watched: Watched, record: dict[str, Any]) -> None:
         """The inputs of a forward call are encoded; next it runs."""
@@ -86,7 +89,7 @@ class Watcher:
 
     def end(self, watched: Watched, record: dict[str, Any]) -> Alarm | None:
         """The record is complete and will be added next."""
-        raise NotImplementedError
+        return None
 
     def watch_nodes(self, span: Span, plan: SpanPlan) -> None:
         """The gradients of a call are about to be watched: the place for hooks that run before those of the capture."""

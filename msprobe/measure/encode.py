@@ -140,9 +140,6 @@ class ValueEncoder:
         self._tensors.trust_versions(on=on)
         self._encode_tensor = self._tensors.encode_trusting if on else self._tensors.encode
 
-    def commit(self) -> None:
-        """Finish what was put off since the last call. Nothing is: kernels are launched as values are encoded."""
-
     def resolve(self) -> None:
         """Fill in the entries whose numbers are still on an accelerator. Call it before they are serialised."""
         self._tensors.resolve()

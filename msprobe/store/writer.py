@@ -233,7 +233,7 @@ class StepWriter:
                 self._flushing = False
 
     def pause(self) -> None:
-        """Make every file complete JSON with everything added so far (`stop`); the step stays open."""
+        """Make every file complete JSON with everything added so far (`stop`); the step stays open and may go on."""
         if self._in_forked_child():
             return
         self.flush()
@@ -241,9 +241,6 @@ class StepWriter:
             if not self._closed:
                 self._files.drain()
                 self._files.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause` (`start` again in the same step). Costs nothing: files grow in place."""
 
     def finish(self, coverage: Mapping[str, Any]) -> None:
         """End the step: write everything and ``coverage.json``, close the folder. A second call does nothing.

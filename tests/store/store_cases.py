@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from msprobe.store import StepWriter
+from msprobe.store import RunLayout, StepWriter
 
 
 def tensor_entry(value: float = 1.0) -> dict[str, Any]:
@@ -34,18 +34,25 @@ def record(value: float = 1.0) -> dict[str, Any]:
     }
 
 
+OPTIONS: dict[str, Any] = {
+    "task": "statistics",
+    "level": "L1",
+    "framework": "pytorch",
+    "extra_info": True,
+    "tensors": True,
+    "render_stack": lambda key: [f"File a.py, line {key}, in f"],
+    "flush_every": None,
+}
+
+
 def open_writer(folder: Path, **changes: Any) -> StepWriter:
     """Open a writer with everything switched on; keyword arguments replace single options."""
-    options: dict[str, Any] = {
-        "task": "statistics",
-        "level": "L1",
-        "framework": "pytorch",
-        "extra_info": True,
-        "tensors": True,
-        "render_stack": lambda key: [f"File a.py, line {key}, in f"],
-        "flush_every": None,
-    }
-    return StepWriter(folder, **(options | changes))
+    return StepWriter(folder, **(OPTIONS | changes))
+
+
+def open_step(layout: RunLayout, step: int = 0, **changes: Any) -> StepWriter:
+    """Do the same for a step of a run."""
+    return layout.open_step(step, **(OPTIONS | changes))
 
 
 PRELUDE = f"""

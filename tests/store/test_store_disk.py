@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from store_cases import open_writer, record, run
+from store_cases import open_step, open_writer, record, run
 
 from msprobe.store import RunLayout, read_dump
 
@@ -115,15 +115,7 @@ def test_all_steps_of_a_run_share_one_message(small_disk: Path, caplog: pytest.L
         file.write(bytes(1 << 20))
     layout = RunLayout(small_disk / "x")
     for step in range(5):
-        writer = layout.open_step(
-            step,
-            task="tensor",
-            level="L1",
-            framework="pytorch",
-            extra_info=True,
-            tensors=True,
-            render_stack=lambda key: [],
-        )
+        writer = open_step(layout, step, task="tensor", flush_every=0.5)
         writer.add("a", {"long": "x" * 300_000})
         writer.write_tensor("a.pt", lambda file: file.write(bytes(300_000)))
         writer.finish({})
@@ -306,15 +298,7 @@ def test_a_file_in_the_place_of_dump_path_is_named(
     file.write_text("mine")
     layout = RunLayout(file / below)
     for step in range(2):
-        writer = layout.open_step(
-            step,
-            task="statistics",
-            level="L1",
-            framework="pytorch",
-            extra_info=True,
-            tensors=False,
-            render_stack=lambda key: [],
-        )
+        writer = open_step(layout, step, tensors=False, flush_every=0.5)
         writer.add("a", {})
         writer.finish({})
         assert any(f"{file} is a file, not a folder" in reason for reason in writer.failures)
@@ -326,9 +310,7 @@ def test_a_file_in_the_place_of_dump_path_is_named(
 
 def test_missing_folders_above_dump_path_are_made(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "not" / "there" / "yet")
-    writer = layout.open_step(
-        0, task="statistics", level="L1", framework="pytorch", extra_info=True, tensors=False, render_stack=lambda _: []
-    )
+    writer = open_step(layout, tensors=False, flush_every=0.5)
     writer.add("a", {})
     writer.finish({})
     assert list((tmp_path / "not" / "there" / "yet").glob("step0/*/dump.json"))
@@ -338,9 +320,7 @@ def test_an_existing_dump_path_link_of_the_user_is_followed(tmp_path: Path) -> N
     (tmp_path / "big disk ++ 盘").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "big disk ++ 盘")
     layout = RunLayout(tmp_path / "out")
-    writer = layout.open_step(
-        0, task="tensor", level="L1", framework="pytorch", extra_info=False, tensors=False, render_stack=lambda key: []
-    )
+    writer = open_step(layout, task="tensor", extra_info=False, tensors=False, flush_every=0.5)
     writer.add("a", {})
     writer.finish({})
     assert not writer.failures

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_cases import run, script
+from store_cases import open_step, run, script
 
-from msprobe.store import RunLayout, StepWriter, read_dump
+from msprobe.store import RunLayout, read_dump
 from msprobe.store.process_start import RUN_STARTED, process_start, run_start, start_ticks
 
 RUN = """
@@ -28,19 +28,6 @@ for step in range(2):
 def fresh() -> dict[str, str]:
     """Return an environment as a new launch has it, without the mark of the test process."""
     return {key: value for key, value in os.environ.items() if key != RUN_STARTED}
-
-
-def open_step(layout: RunLayout, step: int = 0) -> StepWriter:
-    return layout.open_step(
-        step,
-        task="statistics",
-        level="L1",
-        framework="pytorch",
-        extra_info=True,
-        tensors=True,
-        render_stack=lambda key: [],
-        flush_every=None,
-    )
 
 
 def names_in(folder: Path) -> set[str]:

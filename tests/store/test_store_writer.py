@@ -136,7 +136,6 @@ def test_stacks_are_complete_after_every_pause_and_merged_at_the_end(folder: Pat
     rendered: list[int] = []
     writer._render_stack = lambda key: rendered.append(key) or [f"line {key}"]
     for part in range(3):
-        writer.resume()
         writer.add_stack(f"call{part}", 7)
         writer.pause()
         names = [name for names, _ in load(folder, "stack.json").values() for name in names]
@@ -351,7 +350,6 @@ def test_pause_and_resume_cost_the_same_however_large_the_file_is(folder: Path) 
     writer.pause()
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     for _ in range(50):
-        writer.resume()
         writer.pause()
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
     writer.finish({})
