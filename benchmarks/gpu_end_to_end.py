@@ -94,7 +94,7 @@ def compare_with_files(dump: Any, device: torch.device) -> list[str]:
     for entry in entries_of(dump.data):
         tensor = torch.load(dump.tensor_folder / entry["data_name"], map_location="cpu").detach()
         compared += 1
-        wrong += differences(entry["data_name"], entry, encoder.encode(tensor))
+        wrong += differences(entry["data_name"], entry, as_json(encoder.encode(tensor)))
     if compared < 100:
         wrong.append(f"{device}: only {compared} tensors recorded")
     return wrong
