@@ -96,8 +96,9 @@ def test_a_thread_writes_while_the_training_goes_on_and_ends_with_the_step(folde
     writer = open_writer(folder)
     for index in range(3):
         writer.write_tensor(f"{index}.pt", Text(b"y" * (2 << 20)))
-    for _ in range(500):
-        if (folder / "dump_tensor_data" / "2.pt").exists():
+    last = folder / "dump_tensor_data" / "2.pt"
+    for _ in range(500):  # a file has its name before it is complete; no record names it yet
+        if last.exists() and last.stat().st_size == 2 << 20:
             break
         time.sleep(0.01)
     assert data_of(folder, "2.pt") == b"y" * (2 << 20)
