@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msprobe.kernels import _native
 
@@ -100,10 +100,13 @@ def test_zeros_and_ones_differ_and_so_do_their_numbers(dtype, shape):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @settings(max_examples=25, deadline=None)
 @given(numel=SIZES, seed=SEEDS)
+@example(numel=2, seed=383)
 def test_duplication_changes_it(dtype, numel, seed):
     """XOR is zero of anything taken twice."""
     tensor = content_of(dtype, numel, seed)
-    repeated = [tensor, tensor.repeat(2), tensor.repeat(3), tensor.repeat_interleave(2), tensor.expand(2, -1)]
+    repeated = [tensor, tensor.repeat(2), tensor.repeat(3), tensor.expand(2, -1)]
+    if not torch.equal(tensor.repeat_interleave(2), tensor.repeat(2)):  # the same where all elements are equal
+        repeated.append(tensor.repeat_interleave(2))
     assert len({hash_of(each) for each in repeated}) == len(repeated)
 
 
