@@ -1,0 +1,1 @@
+"""Two dumps, aligned record by record: metrics, verdicts, the first divergence."""

@@ -1,0 +1,1 @@
+"""torch.compile: probes in the compiled program, with the names of eager capture."""

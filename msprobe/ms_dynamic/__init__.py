@@ -1,0 +1,1 @@
+"""MindSpore PyNative mode and MSAdapter: capture of Cells and APIs."""

@@ -1,0 +1,1 @@
+"""MindSpore graph mode: generated kernel dump configurations, their output read back, taps in Cells."""

@@ -1,0 +1,1 @@
+"""Dumps and comparisons as pages, and single files looked into."""
