@@ -98,7 +98,7 @@ _WITH_SETTING = """
     vit mix backward and input : vit L0 scope of modules : vit mix scope of modules : vit L1 scope of APIs
     vit mix scope of APIs : vit L1 backward scope : vit L1 list of names : resnet L1 list of parts
     resnet mix list of parts : vit mix list of modules : vit mix list of module parts : vit L1 tensor_list
-    vit mix tensor_list
+    vit mix tensor_list : vit mix async
 """
 
 
