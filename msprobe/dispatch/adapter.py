@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.core.config_record import Config
 from msprobe.core.errors import LifecycleError
@@ -25,6 +24,7 @@ from msprobe.dispatch.forked_child import ForkedChild
 from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
+from msprobe.dispatch.optimizer_steps import OptimizerSteps
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.dispatch.root_modules import RootModules
 from msprobe.dispatch.saving import VariableSaver
@@ -69,7 +69,7 @@ class PytorchAdapter:
         self._modules.serve(self.capture, self._mode)
         self._single: ModuleHooks | None = None
         self._parameters = ParameterGradients(self.capture)
-        self._optimizer_hooks: list[Any] = []
+        self._optimizer_steps = OptimizerSteps(self._optimizer_begins, self.capture.end_phase)
         self.saver: VariableSaver | None = None
         if config.level == "debug":
             self.saver = VariableSaver(self.capture, tensors=config.task == "tensor")
@@ -129,6 +129,7 @@ class PytorchAdapter:
             self.saver.close_step()
         report = self.capture.close_step()
         self.capture.writer = None
+        self._optimizer_steps.sweep()
         if self._mode is not None and not self.capture.running:
             self._mode.leave_thread()  # torch puts it back after a backward pass in which a hook has called stop()
         return report
@@ -143,6 +144,7 @@ class PytorchAdapter:
 
     def conclude(self) -> None:
         """The run is over."""
+        self._optimizer_steps.sweep()
         if self.capture.watcher is not None:
             self.capture.watcher.conclude()
 
@@ -161,10 +163,9 @@ class PytorchAdapter:
         else:
             self._modules.follow()
         if self._mode is not None:
-            self._optimizer_hooks = [
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
+            running = self._optimizer_steps.watch()
+            if running is not None:
+                self.capture.begin_phase("optimizer", running)
         self.capture.running = True
         if self._mode is not None and self._engine is not None:
             self._engine.attach()
@@ -180,9 +181,7 @@ class PytorchAdapter:
         self.roots.ignore()
         self._modules.remove()
         self._parameters.remove()
-        for handle in self._optimizer_hooks:
-            handle.remove()
-        self._optimizer_hooks.clear()
+        self._optimizer_steps.ignore()
         self.capture.count_open_modules()
         self.capture.threads.modules.clear()
         self.capture.end_phase()
@@ -236,14 +235,11 @@ class PytorchAdapter:
         if self._mode is not None:
             self._mode.paused = False
 
-    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.capture.begin_phase("optimizer", sys._getframe(1))
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
+        self.capture.begin_phase("optimizer", frame)
         plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
         if plain and self.capture.trusts_versions:
             self.capture.encoder.trust_versions(on=True)
-
-    def _optimizer_ends(self, *_: Any) -> None:
-        self.capture.end_phase()
 
 
 def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:

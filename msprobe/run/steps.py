@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from msprobe.dispatch.inert import VanishingHook
+from msprobe.dispatch.optimizer_steps import remove_hooks
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.run.scaler import SkippedSteps
 from msprobe.run.step_class import StepClass
@@ -43,6 +44,7 @@ class ScriptSteps:
         self._recording = False  # the step has begun
         self._ending = False  # an optimiser has stepped, and others may follow
         self._uses_modules = False
+        self._ended = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -59,11 +61,10 @@ class ScriptSteps:
             self._skipped.watch()
 
     def end(self) -> None:
-        """Watch no longer."""
+        """Watch no longer. Hooks of an optimiser stay, and do nothing, if torch is just calling them one by one."""
+        self._ended = True
         self._ignore_calls()
-        for handle in self._optimizer_hooks:
-            handle.remove()
-        self._optimizer_hooks.clear()
+        self._optimizer_hooks = remove_hooks(self._optimizer_hooks)
         self._skipped.ignore()
 
     # -- hooks: nothing that goes wrong here may reach the program
@@ -77,12 +78,16 @@ class ScriptSteps:
             self._give_up(error)
 
     def _optimizer_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._ended:
+            return
         try:
             self._meet(optimizer)
         except Exception as error:  # noqa: BLE001 - hook boundary
             self._give_up(error)
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
+        if self._ended:
+            return
         try:
             self._step_ends(optimizer)
         except Exception as error:  # noqa: BLE001 - hook boundary

@@ -235,6 +235,21 @@ class Complete(torch.optim.SGD):
         return dict(vars(self))
 
 
+def test_recording_may_end_while_torch_goes_through_the_hooks_of_the_optimiser(watch: Watch) -> None:
+    """The last wanted step ends in a hook of the optimiser, between hooks of the script."""
+    tool = watch(level="L1", step=[1])
+    model = small_model()
+    optimizer = sgd(model)
+    calls: list[str] = []
+    optimizer.register_step_post_hook(lambda *_: calls.append("first"))
+    train(model, optimizer, steps=1)
+    optimizer.register_step_post_hook(lambda *_: calls.append("last"))
+    train(model, optimizer, steps=3)
+    finish(tool)
+    assert calls == ["first"] + ["first", "last"] * 3
+    assert [path.name for path in Path(tool._session.config.dump_path).glob("step*")] == ["step1"]
+
+
 def test_an_optimiser_can_be_copied_and_pickled_meanwhile(watch: Watch) -> None:
     watch()
     model = small_model()
