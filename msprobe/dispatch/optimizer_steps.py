@@ -7,6 +7,7 @@ meanwhile. So a hook is added or removed only while no step is at that table, an
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -86,16 +87,24 @@ def remove_hooks(handles: list[Any]) -> list[Any]:
 def may_change(table: Mapping[int, Any]) -> bool:
     """Whether a table of hooks may get or lose an entry: no step, in any thread, has hooks of it still to call."""
     last = next(reversed(table.values()), None)  # type: ignore[call-overload] # an OrderedDict
-    for frame in sys._current_frames().values():
+    for step in _running_steps():
+        hook = _current_hook(step)
+        if not _TELLS_ITS_HOOK or (hook is not last and any(hook is other for other in table.values())):
+            return False
+    return True
+
+
+def _running_steps() -> list[FrameType]:
+    """Frames of the optimiser steps of all threads. None of them is our own: that would be a cycle."""
+    frames = sys._current_frames()
+    frames[threading.get_ident()] = sys._getframe(1)
+    found = []
+    for frame in frames.values():
         step = _step_in(frame)
         while step is not None:
-            if not _TELLS_ITS_HOOK:
-                return False
-            hook = _current_hook(step)
-            if hook is not last and any(hook is other for other in table.values()):
-                return False
+            found.append(step)
             step = _step_in(step.f_back)
-    return True
+    return found
 
 
 def _current_hook(step: FrameType) -> Any:
