@@ -19,6 +19,7 @@ from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.api_table import ApiTable
 from msprobe.dispatch.compiled_regions import CompiledRegions
 from msprobe.dispatch.kernel_capture import Kernel, KernelCapture
+from msprobe.dispatch.look_away import UNWATCHED, LookAway
 
 _NO_KWARGS: Mapping[str, Any] = {}
 _DisableTorchFunction = torch._C.DisableTorchFunction
@@ -33,8 +34,6 @@ _TRACERS = (
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 _IN_PLACE = "ADInplaceOrView"
 _IN_PLACE_KEY = torch._C.DispatchKey.ADInplaceOrView
-# Their gradients have a second formula, without in-place operators, that torch takes while any dispatch mode is on.
-_OTHER_GRADIENTS = frozenset({"prod", "binary_cross_entropy_with_logits"})
 _NOT_KERNELS = frozenset({"prim", "profiler"})  # questions about a tensor, marks of the profiler
 
 
@@ -76,6 +75,10 @@ class AtenMode(TorchDispatchMode):
         above = _lift(len(_user_modes()))
         for mode in (self, *reversed(above)):
             _push_mode(mode)
+
+    def watches(self) -> bool:
+        """Whether kernels are being recorded."""
+        return self._capture.running
 
     def leave_thread(self) -> None:
         """Take the mode off this thread's stack, also from under modes that were entered later."""
@@ -160,7 +163,7 @@ def describe_kernel(func: Any) -> Kernel | None:
         written=written,
         returns=bool(schema.returns),
         writes_inside=bool(written) and not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _IN_PLACE),
-        perturbed=namespace == "aten" and name in _OTHER_GRADIENTS,
+        unwatched=UNWATCHED.get(name, ()) if namespace == "aten" else (),
     )
 
 
@@ -211,6 +214,10 @@ class EnclosingMode(ApiMode):
         super().__init__(capture, table, Risk.LOW)
         self._compiled = CompiledRegions(capture)
         self._aten = AtenMode(capture, self._compiled)
+        capture.look_away = LookAway(self._aten.watches, self._aten.leave_thread, self._aten.enter_thread, self._unseen)
+
+    def _unseen(self, node: str) -> None:
+        self._capture.coverage.not_recorded[f"kernels of {node}, which computes differently while watched"] += 1
 
     def enter_thread(self) -> None:
         """Put both modes on this thread's stacks."""

@@ -19,13 +19,15 @@ from msprobe.core.risk import Risk
 from msprobe.core.selection import NOTHING, Choice, Selection
 from msprobe.dispatch.call_stack import StackNode
 from msprobe.dispatch.capture import Capture, as_sequence
+from msprobe.dispatch.look_away import LookAway, nodes_since
 from msprobe.dispatch.node_owners import NodeOwners
 from msprobe.dispatch.open_call import OpenCall
+from msprobe.dispatch.tensor_leaves import tensor_leaves
 from msprobe.dispatch.thread_state import ThreadState
 
 PERTURBED = (
-    "level L2 is not bitwise neutral for this step: torch takes another formula for the gradients of prod and of "
-    "binary_cross_entropy_with_logits while operators are watched; the last bits can differ"
+    "level L2 is not bitwise neutral for this step: torch takes another formula for the gradient of {} while operators "
+    "are watched, and was called where the tool cannot look away; the last bits can differ"
 )
 
 _sequence = torch._C._autograd._get_sequence_nr
@@ -47,8 +49,8 @@ class Kernel(NamedTuple):
         Whether it returns anything.
     writes_inside : bool
         Whether it writes through other in-place operators, which count the write.
-    perturbed : bool
-        Whether its gradient is not bitwise the same while kernels are watched.
+    unwatched : tuple of str
+        Types of its autograd nodes whose formula is another one while kernels are watched.
     """
 
     base: str
@@ -56,7 +58,7 @@ class Kernel(NamedTuple):
     written: tuple[int | str, ...]
     returns: bool
     writes_inside: bool
-    perturbed: bool
+    unwatched: tuple[str, ...]
 
 
 class EnclosingApi:
@@ -73,9 +75,11 @@ class EnclosingApi:
         The backward pass in which it began, -1 outside of one.
     placed : set of bool
         Whether its forward (False) and backward (True) stand in the hierarchy already.
+    unwatched : set of Kernel
+        Those of its kernels whose gradient must not be watched.
     """
 
-    __slots__ = ("call", "expansion", "node", "placed", "task")
+    __slots__ = ("call", "expansion", "node", "placed", "since", "task", "unwatched")
 
     def __init__(self, call: CallName, expansion: Choice, node: StackNode | None) -> None:
         self.call = call
@@ -83,6 +87,8 @@ class EnclosingApi:
         self.node = node
         self.task: int = _task_id()
         self.placed: set[bool] = set()
+        self.since: int = _sequence()
+        self.unwatched: set[Kernel] = set()
 
 
 class OpenKernel(NamedTuple):
@@ -125,6 +131,7 @@ class KernelCapture(Capture):
         super().__init__(config)
         self.selection = Selection(config.list, config.scope, config.tensor_list, expand_apis=True)
         self.lowest = lowest
+        self.look_away: LookAway | None = None
         self._owners: list[NodeOwners[EnclosingApi]] = []  # of the threads that made calls in this step
         self._placed: set[str] = set()  # modules and phases that stand in the hierarchy of this step
 
@@ -161,6 +168,9 @@ class KernelCapture(Capture):
         """The call returned; it is no parent any more, except of its backward kernels."""
         if isinstance(opened, EnclosingApi):
             self._close(opened)
+            if opened.unwatched:
+                results = tensor_leaves(as_sequence(output if written is None else written))
+                self._look_away(opened, [result.grad_fn for result in results])
 
     def abort(self, opened: Any, error: BaseException | None) -> None:
         """The call raised: its index goes to the next call."""
@@ -174,6 +184,20 @@ class KernelCapture(Capture):
         if api in threads.apis:
             del threads.apis[threads.apis.index(api) :]
             threads.owners.end(api, _sequence())
+
+    def _look_away(self, api: EnclosingApi, nodes: Sequence[Any]) -> None:
+        """Let the gradients that torch computes differently under a dispatch mode run without it."""
+        types = {name for kernel in api.unwatched for name in kernel.unwatched}
+        found = [node for node in nodes_since(api.since, nodes) if type(node).__name__ in types]
+        if found and self.look_away is not None:
+            for node in found:
+                self.look_away.during(node)
+        else:
+            self._note_perturbed(*api.unwatched)
+
+    def _note_perturbed(self, *kernels: Kernel) -> None:
+        names = ", ".join(sorted(kernel.base for kernel in kernels))
+        self.coverage.notes["perturbed"] = PERTURBED.format(names)
 
     def _module(self) -> OpenCall | None:
         """The innermost module call that has a name: modules are only followed when start() was given no model."""
@@ -209,11 +233,14 @@ class KernelCapture(Capture):
         OpenKernel or None
             None when the kernel is not recorded.
         """
-        if kernel.perturbed and torch.is_grad_enabled():
-            self.coverage.notes["perturbed"] = PERTURBED
         apis = self.threads.apis
         task = _task_id()
         api = apis[-1] if apis and apis[-1].task == task else None
+        if kernel.unwatched and torch.is_grad_enabled() and _needs_gradient(args, kwargs):
+            if api is None:
+                self._note_perturbed(kernel)
+            else:
+                api.unwatched.add(kernel)
         backward = api is None and task != -1
         if backward:
             api = self._owner_of_current_node()
@@ -324,6 +351,11 @@ class KernelCapture(Capture):
         self._owners.clear()
         self._placed.clear()
         return report
+
+
+def _needs_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Below autograd a tensor still says whether it needs a gradient, but an output does not yet."""
+    return any(tensor.requires_grad for tensor in tensor_leaves((*args, *kwargs.values())))
 
 
 def _argument(key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -355,23 +355,3 @@ def test_inside_inference_mode_a_composite_operator_is_one_kernel(debugger: Debu
             F.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
 
     assert list(recorded(debugger, run).data) == ["Aten.linear.default.0.forward"]
-
-
-@pytest.mark.parametrize("function", [lambda x: x.prod(0), lambda x: x.exp()])
-def test_a_gradient_that_torch_computes_differently_under_a_dispatch_mode_is_flagged(
-    debugger: Debugger, function: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    def gradient() -> torch.Tensor:
-        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
-        (function(x) * 3).sum().backward()
-        assert x.grad is not None
-        return x.grad
-
-    plain = gradient()
-    with Counting():
-        under_any_mode = gradient()
-    seen: list[torch.Tensor] = []
-    dump = recorded(debugger, lambda: seen.append(gradient()))
-    assert torch.equal(seen[0], under_any_mode)
-    assert dump.coverage is not None
-    assert ("perturbed" in dump.coverage["notes"]) == (not torch.equal(plain, under_any_mode))
