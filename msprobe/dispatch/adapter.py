@@ -238,8 +238,9 @@ class PytorchAdapter:
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
         self.capture.begin_phase("optimizer", frame)
         plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
-        if plain and self.capture.trusts_versions:
-            self.capture.encoder.trust_versions(on=True)
+        if plain:
+            self.capture.recomputation.remembers = False
+            self.capture.encoder.trust_versions(on=self.capture.trusts_versions)
 
 
 def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:

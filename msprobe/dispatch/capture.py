@@ -32,7 +32,7 @@ from msprobe.dispatch.tensor_leaves import tensor_leaves
 from msprobe.dispatch.thread_state import ThreadState
 from msprobe.dispatch.watching import Alarm
 from msprobe.measure.backends import counts
-from msprobe.measure.encode import ValueEncoder
+from msprobe.measure.encode import EMPTY, ValueEncoder
 from msprobe.store import StepWriter
 
 _LOG = logging.getLogger("msprobe")
@@ -231,7 +231,7 @@ class Capture:
         prefix = call.forward if self.wants_tensors(call.forward) else None
         return {
             "input_args": encoder.encode_sequence(args, prefix and f"{prefix}.input"),
-            "input_kwargs": encoder.encode_mapping(kwargs, prefix and f"{prefix}.kwargs") if kwargs else {},
+            "input_kwargs": encoder.encode_mapping(kwargs, prefix and f"{prefix}.kwargs") if kwargs else EMPTY,
         }
 
     def _outputs(self, opened: OpenCall, record: dict[str, Any], output: Any) -> None:
@@ -280,6 +280,7 @@ class Capture:
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""
         self.threads.phase = self.threads.phase_frame = None
+        self.recomputation.remembers = True
         self.encoder.trust_versions(on=False)
 
     def _phase(self, frame: FrameType | None) -> str | None:

@@ -69,9 +69,17 @@ class _Replay:
 
 
 class Recomputation:
-    """Names of recomputed calls within one step."""
+    """Names of recomputed calls within one step.
+
+    Attributes
+    ----------
+    remembers : bool
+        Whether calls without gradient may be those of a reentrant checkpoint. False while an optimiser steps: its
+        calls, the most of many steps, are then not kept.
+    """
 
     def __init__(self) -> None:
+        self.remembers = True
         self._regions: weakref.WeakKeyDictionary[Any, _Region] = weakref.WeakKeyDictionary()
         self._replays: dict[tuple[int, int, int], _Replay] = {}
         self._gradient_free: list[CallName] = []
@@ -108,7 +116,7 @@ class Recomputation:
         while isinstance(context, _Region):
             context.calls.append(call)
             context = context.parent
-        if not torch.is_grad_enabled():
+        if self.remembers and not torch.is_grad_enabled():
             self._gradient_free.append(call)
             self._gradient_free_at.append(_sequence())
         return call

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import orjson
 import torch
 from torch._C import _is_tracing
 
@@ -26,6 +27,9 @@ Precision: TypeAlias = Literal["low", "high"]
 Parents: TypeAlias = tuple[int, ...]
 
 _NAMED = frozenset(scalars.NAMED)
+
+#: The JSON object of no values. Unlike a dict, nothing that the garbage collector has to look at.
+EMPTY = orjson.Fragment(b"{}")
 
 #: Containers nested deeper are cut.
 DEPTH_LIMIT = 64

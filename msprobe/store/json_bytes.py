@@ -52,7 +52,7 @@ def dumps_json(value: Any) -> bytes:
     return text
 
 
-def dumps_members(items: Sequence[tuple[str, Any]]) -> list[bytes]:
+def dumps_members(names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
     """Encode many ``"name":value`` members at once, each as :func:`dumps_json` would, at about half the cost.
 
     Raises
@@ -61,12 +61,12 @@ def dumps_members(items: Sequence[tuple[str, Any]]) -> list[bytes]:
         As `dumps_json`; use it on each item to find out which one it is.
     """
     try:
-        members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in items]
+        members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in zip(names, values, strict=True)]
     except TypeError:
-        return [dumps_json(name) + b":" + dumps_json(value) for name, value in items]
+        return [dumps_json(name) + b":" + dumps_json(value) for name, value in zip(names, values, strict=True)]
     nulls = b"\n".join(members).count(b"null")
-    if nulls and nulls != sum([_plain_nones(value) for _, value in items]):
-        for place, (name, value) in enumerate(items):
+    if nulls and nulls != sum(map(_plain_nones, values)):
+        for place, (name, value) in enumerate(zip(names, values, strict=True)):
             if b"null" in members[place] and _hides_special((value,)):
                 members[place] = _encode_string(name) + b":" + _encode(value)
     return members

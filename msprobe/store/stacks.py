@@ -57,19 +57,19 @@ class StackJournal:
         """Length of ``stack.json`` in bytes."""
         return self._target.size
 
-    def append(self, calls: Sequence[tuple[str, Hashable]]) -> None:
-        """Write names with their stacks to the journal.
+    def append(self, names: Sequence[str], keys: Sequence[Hashable]) -> None:
+        """Write names, each with its stack, to the journal.
 
         Raises
         ------
         OSError
             The journal cannot be written; it ends with its last complete line.
         """
-        self._define([key for key in dict.fromkeys(key for _, key in calls) if key not in self._ids])
+        self._define([key for key in dict.fromkeys(keys) if key not in self._ids])
         groups: dict[int, list[str]] = {}
-        for name, key in calls:
+        for name, key in zip(names, keys, strict=True):
             groups.setdefault(self._ids[key], []).append(name)
-        lines = [dumps_json({"stack": number, "names": names}) + b"\n" for number, names in groups.items()]
+        lines = [dumps_json({"stack": number, "names": members}) + b"\n" for number, members in groups.items()]
         self._write(b"".join(lines))
 
     def pause(self) -> None:

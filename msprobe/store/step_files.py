@@ -161,13 +161,13 @@ class StepFiles:
             self.open()
         self._append(self._construct, CONSTRUCT_FILE, members)
 
-    def append_stacks(self, calls: Sequence[tuple[str, Hashable]]) -> None:
+    def append_stacks(self, names: Sequence[str], keys: Sequence[Hashable]) -> None:
         """Add names with their stack keys to the stack journal."""
-        if calls:
+        if names:
             self.open()
-        if self._stacks is not None and calls:
+        if self._stacks is not None and names:
             try:
-                self._stacks.append(calls)
+                self._stacks.append(names, keys)
             except OSError as error:
                 self._note_refused(STACK_FILE, error)
 

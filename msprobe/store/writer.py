@@ -113,14 +113,14 @@ class StepWriter:
         if asynchronous:
             flush_every, batch = None, ASYNCHRONOUS_BATCH
         self._asynchronous = asynchronous
-        self._batch: float = batch if batch is not None else float("inf")
+        self._batch: float = 2 * batch if batch is not None else float("inf")
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._flushing = False
         self._closed = False
-        self._records: list[tuple[str, dict[str, Any]]] = []
-        self._parents: list[tuple[str, str | None]] = []
-        self._calls: list[tuple[str, Hashable]] = []
+        self._records: list[Any] = []  # name, record, name, record, ...
+        self._parents: list[Any] = []  # child, parent, ...
+        self._calls: list[Any] = []  # name, key of the stack, ...
         self._name_hashes = array("q")
         self._lost = 0
         self._files = StepFiles(
@@ -138,13 +138,14 @@ class StepWriter:
         if flush_every is not None:
             FLUSHING.add(self, flush_every)
 
-    # Hot path: three appends. The lists are never replaced, only emptied from the front, so that an append from another
-    # thread is never lost.
+    # Hot path: three lists that grow by two at a time, in one step that no other thread can come between. Pairs would
+    # be thousands of objects more for the garbage collector. The lists are never replaced, only emptied from the front,
+    # so that what another thread adds is never lost.
 
     def add(self, name: str, record: dict[str, Any]) -> None:
         """Take a finished record; it is encoded and written later. A name given twice: readers see the last one."""
         pending = self._records
-        pending.append((name, record))
+        pending += (name, record)
         if len(pending) >= self._batch:
             self._flush_batch()
 
@@ -152,7 +153,7 @@ class StepWriter:
         """Take one line of ``construct.json``; None means that nothing encloses the child."""
         if self._extra_info:
             pending = self._parents
-            pending.append((child, parent))
+            pending += (child, parent)
             if len(pending) >= self._batch:
                 self._flush_batch()
 
@@ -160,7 +161,7 @@ class StepWriter:
         """Take the call stack of a record, as a key that `render_stack` understands."""
         if self._extra_info:
             pending = self._calls
-            pending.append((name, key))
+            pending += (name, key)
             if len(pending) >= self._batch:
                 self._flush_batch()
 
@@ -322,26 +323,27 @@ class StepWriter:
                 self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
         # A record never names a file that is not complete. The flush thread only waits: it would compete with training.
         self._files.drain(write=not on_flush_thread())
-        for start in range(0, count, _CHUNK):
-            self._write_records(self._records[start : min(start + _CHUNK, count)])
+        for start in range(0, count, 2 * _CHUNK):
+            self._write_records(self._records[start : min(start + 2 * _CHUNK, count)])
         del self._records[:count]
         parents = self._parents[:]
-        self._files.append_parents(self._encode(parents))
+        self._files.append_parents(self._encode(parents[::2], parents[1::2]))
         del self._parents[: len(parents)]
         calls = self._calls[:]
-        self._files.append_stacks(calls)
+        self._files.append_stacks(calls[::2], calls[1::2])
         del self._calls[: len(calls)]
 
-    def _write_records(self, batch: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        kept = self._files.append_records(self._encode(batch))
-        self._lost += len(batch) - kept
-        self._name_hashes.extend([hash(name) for name, _ in batch[:kept]])
+    def _write_records(self, batch: Sequence[Any]) -> None:
+        names, records = batch[::2], batch[1::2]
+        kept = self._files.append_records(self._encode(names, records))
+        self._lost += len(names) - kept
+        self._name_hashes.extend(map(hash, names[:kept]))
 
-    def _encode(self, items: Sequence[tuple[str, Any]]) -> list[bytes]:
+    def _encode(self, names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         try:
-            return dumps_members(items)
+            return dumps_members(names, values)
         except _ENCODING_ERRORS:
-            return [self._encode_alone(name, value) for name, value in items]
+            return list(map(self._encode_alone, names, values))
 
     def _encode_alone(self, name: str, value: Any) -> bytes:
         try:

@@ -89,6 +89,29 @@ def test_nothing_of_the_tool_is_left_to_the_garbage_collector(debugger: Factory,
     assert found == []
 
 
+def test_a_call_of_an_optimiser_is_little_work_for_the_garbage_collector(debugger: Factory) -> None:
+    """Collections come with the number of container objects: a full one takes longer than a whole recorded step."""
+    tool = debugger(task="statistics", level="L1", risk_level="ALL")
+    parameters = [nn.Parameter(torch.ones(4)) for _ in range(400)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.5, foreach=False)
+    for parameter in parameters:
+        parameter.grad = torch.ones(4)
+    grown = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            with tool.capture():
+                before = gc.get_count()[0]
+                optimizer.step()
+                grown.append(gc.get_count()[0] - before)
+    finally:
+        gc.enable()
+    calls = sum(name.endswith(".forward") for name in dump_of(tool, 3).data)
+    assert calls >= 1200
+    assert grown[-1] < 1.5 * calls, (grown, calls)
+
+
 def owner_of(thing: Any) -> str:
     return str(thing.__module__ if isinstance(thing, FunctionType) else type(thing).__module__)
 
