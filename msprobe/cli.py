@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from msprobe.core.errors import MsprobeError
+from msprobe.replay.command import acc_check
 
 EXIT_BAD_INPUT = 2
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Check or write a configuration file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.command("acc_check")(acc_check)
 
 
 @config_app.command("check")

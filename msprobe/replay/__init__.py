@@ -1,1 +1,1 @@
-"""acc_check: each recorded API again, on the device and against a float64 reference."""
+"""acc_check: replay each API of a dump on a device and judge it against a float64 reference."""
