@@ -1,4 +1,4 @@
-# make demo        train a small Llama with the debugger around it, and show what was recorded
+# make demo        train a small Llama with the debugger around it, show what was recorded, and find a planted bug
 # make test        lint, type-check and all tests, those of the lanes included
 #
 # make test-triton the Triton kernels without a GPU: interpreted, and compiled for CUDA and HIP

@@ -1,4 +1,4 @@
-"""Train a small Llama for three steps, with and without the debugger, and show what the debugger recorded.
+"""Train a small Llama for three steps, with and without the debugger, show what was recorded, and find a planted bug.
 
 The model has random weights; the text is the source code of Python's standard library, byte by byte. Run it with
 ``make demo``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from msprobe.store import Dump, read_dump
 
 STEPS = 3
 BATCH, TOKENS = 4, 128
+BUG_LAYER = 2
 
 
 def make_model() -> LlamaForCausalLM:
@@ -104,10 +106,41 @@ def show_records(console: Console, dump: Dump) -> None:
     console.print(table)
 
 
+def record_with_bug(dump_path: Path) -> None:
+    """One recorded step of a model with a bug: a row of one weight was lost, as by a bad checkpoint."""
+    model = make_model()
+    with torch.no_grad():
+        model.model.layers[BUG_LAYER].mlp.down_proj.weight[7] = 0
+    debugger = PrecisionDebugger(task="statistics", level="mix", dump_path=str(dump_path))
+    train(model, make_batches()[:1], debugger)
+
+
+def find_bug(console: Console, out: Path) -> None:
+    """Record the run with the bug in a process of its own, and compare it with the good one."""
+    planted, result = out / "dump_with_bug", out / "compare"
+    subprocess.run([sys.executable, __file__, "--record-with-bug", str(planted)], check=True)
+    console.print("\n[bold]Can it find a bug?[/bold] One row of one weight was set to zero; which?", soft_wrap=True)
+    command = ["msprobe", "compare", "-tp", str(planted / "step0"), "-gp", str(out / "dump" / "step0")]
+    command += ["-o", str(result), "--html"]
+    console.print(f"  $ {' '.join(command)}\n", soft_wrap=True)
+    done = subprocess.run([sys.executable, "-m", *command], check=False)
+    if done.returncode != 1:
+        raise SystemExit(f"compare ended with {done.returncode}; 1 was expected: the runs differ.")
+    first = json.loads((result / "summary.json").read_text("utf-8"))["first_divergence"]
+    if f"layers.{BUG_LAYER}.mlp.down_proj.weight" not in first["explanation"]:
+        raise SystemExit(f"The bug was not found: {first['explanation']}")
+    console.print(f"  the page opens in any browser: {result / 'compare_result.html'}", soft_wrap=True)
+
+
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--out", default="demo_output", help="folder for the dump")
-    out = Path(arguments.parse_args().out)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default="demo_output", help="folder for the dumps")
+    parser.add_argument("--record-with-bug", metavar="DIR", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.record_with_bug is not None:
+        record_with_bug(arguments.record_with_bug)
+        return
+    out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     console = Console(width=None if sys.stdout.isatty() else 150)
     torch.set_num_threads(2)
@@ -147,6 +180,7 @@ def main() -> None:
         console.print(f"  {path}", soft_wrap=True)
     if plain != recorded:
         raise SystemExit("The losses differ: the tool changed the run.")
+    find_bug(console, out)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from msprobe.compare.command import compare
 from msprobe.core.errors import MsprobeError
 from msprobe.replay.command import acc_check
 
@@ -145,6 +146,9 @@ def recover(
         typer.echo(f"{folder.state:9} {folder.folder}: {folder.records} records{cut}")
         for action in folder.actions:
             typer.echo(f"          {action}")
+
+
+app.command("compare")(compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

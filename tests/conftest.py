@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parent / "dispatch"))  # modules that several test files share
+sys.path.append(str(Path(__file__).parent / "compare"))
 
 
 @pytest.fixture

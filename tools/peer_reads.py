@@ -1,4 +1,4 @@
-"""Check that the commands of mindstudio-probe read what msprobe writes.
+"""Check that the commands of mindstudio-probe read what msprobe writes, and `msprobe compare` what it writes.
 
 Short training runs are recorded by msprobe (and, to compare with, by the peer), and the peer's own ``msprobe`` is run
 on the result: ``compare``, ``graph_visualize`` and ``overflow_check``. A command has to end well **and** to know every
@@ -80,6 +80,7 @@ def _checks(python: str, ours: Mapping[Case, Path], theirs: Mapping[Case, Path])
     for case in COMPARED:
         mine, other = ours[case], theirs[case]
         yield "compare", case, partial(_compare, python, mine, other)
+        yield "compare of msprobe", case, partial(_compare_by_msprobe, mine, other)
     for case in DRAWN:
         mine, other = ours[case], theirs[case]
         yield "graph_visualize", case, partial(_draw, python, mine, None)
@@ -111,6 +112,32 @@ def _compare(python: str, ours: Path, theirs: Path, out: Path) -> str:
     _all_known("pairs", both, paired)
     tagged = sum("#" in name for name in mine)
     return f"{len(mine)} records, {tagged} with a tag, {len(rows)} rows, {len(mine.keys() & other.keys())} pairs"
+
+
+def _compare_by_msprobe(ours: Path, theirs: Path, out: Path) -> str:
+    """The other direction: our compare must find the peer's dump equal to itself, and a partner for its every record.
+
+    Where the peer counts recomputed calls, or has overwritten a record, there are not as many.
+    """
+    itself = _summary(theirs, theirs, out / "itself", "--tolerance", "exact")
+    if itself["exit_code"] or not itself["records"].get("pass"):
+        raise NotReadError(f"a dump of mindstudio-probe is not equal to itself: {itself['records']}")
+    both = _summary(ours, theirs, out / "both")
+    alone = both["pairs"][0]["only_golden_names"]
+    if alone and not any(case in str(theirs) for case in ("recompute", "passes")):
+        raise NotReadError(f"{len(alone)} records of mindstudio-probe have no partner: {alone[:5]}")
+    return (
+        f"{both['records']['pass']} records pass, {both['records'].get('error', 0)} differ by rule, {len(alone)} alone"
+    )
+
+
+def _summary(target: Path, golden: Path, out: Path, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "msprobe", "compare", "-tp", str(target), "-gp", str(golden), "-o", str(out)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False)
+    if done.returncode not in {0, 1}:
+        raise NotReadError(f"exit code {done.returncode}: {done.stderr[-LAST_OF_LOG:]}")
+    content: dict[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
+    return content
 
 
 def _draw(python: str, ours: Path, theirs: Path | None, out: Path) -> str:

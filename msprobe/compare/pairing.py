@@ -1,0 +1,121 @@
+"""Which rank folder of the target belongs to which one of golden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from msprobe.store.reader import DumpReadError
+from msprobe.store.step_files import DEBUG_FILE, DUMP_FILE
+
+_STEP = re.compile(r"step(\d+)\Z")
+_RANK = re.compile(r"(?:rank|proc)_?(\d+)\Z")
+_FILES = (DUMP_FILE, DEBUG_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPair:
+    """Dump files of one step and rank; None on the side that has none."""
+
+    step: str
+    rank: str
+    target: Path | None
+    golden: Path | None
+
+
+Found = dict[str, dict[str, Path]]
+
+
+def find_dumps(path: str | Path) -> Found:
+    """Return step name -> rank name -> dump file below a path.
+
+    Parameters
+    ----------
+    path
+        A dump file, a rank folder, a step folder or the folder of a run. Names are those of the folders.
+
+    Raises
+    ------
+    DumpReadError
+        There is no dump there.
+    """
+    root = Path(path)
+    if root.is_file():
+        folder = root.resolve().parent
+        return {folder.parent.name: {folder.name: root}}
+    if not root.is_dir():
+        raise DumpReadError(f"{root}: no such file or folder; give the dump_path of a run, a step or a rank folder")
+    single = _dump_file(root)
+    if single is not None:
+        folder = root.resolve()
+        return {folder.parent.name: {folder.name: single}}
+    ranks = _ranks(root)
+    if ranks:
+        return {root.resolve().name: ranks}
+    steps = {step.name: _ranks(step) for step in sorted(root.iterdir(), key=_step_number) if _STEP.match(step.name)}
+    found = {name: inside for name, inside in steps.items() if inside}
+    if not found:
+        inside = ", ".join(sorted(entry.name for entry in root.iterdir())[:8]) or "nothing"
+        raise DumpReadError(
+            f"{root}: no dump.json or debug.json in it ({inside} there); give a folder with step{{N}}/rank{{R}}, or "
+            "run `msprobe recover` on it if the run was killed"
+        )
+    return found
+
+
+def pair_folders(target: str | Path, golden: str | Path) -> list[FolderPair]:
+    """Pair the steps and ranks of two paths by name; a single one on each side whatever its name.
+
+    Process folders (``proc{pid}``) have other names in every run: they are paired in the order of their numbers.
+
+    Raises
+    ------
+    DumpReadError
+        A side has no dump.
+    """
+    ours, theirs = find_dumps(target), find_dumps(golden)
+    if len(ours) == len(theirs) == 1:
+        (step, ranks), (_, golden_ranks) = next(iter(ours.items())), next(iter(theirs.items()))
+        return _pair_ranks(step if _STEP.match(step) else "", ranks, golden_ranks)
+    pairs: list[FolderPair] = []
+    for step in sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name)):
+        pairs += _pair_ranks(step, ours.get(step, {}), theirs.get(step, {}))
+    return pairs
+
+
+def _pair_ranks(step: str, target: Mapping[str, Path], golden: Mapping[str, Path]) -> list[FolderPair]:
+    ours, theirs = _rank_order(target), _rank_order(golden)
+    processes = any(name.startswith("proc") for name in [*ours, *theirs])
+    if len(ours) == len(theirs) and (len(ours) == 1 or processes):
+        partner = dict(zip(ours, theirs, strict=True))
+    else:
+        partner = {name: name for name in ours if name in golden}
+    pairs = [FolderPair(step, name, target[name], golden[partner[name]] if name in partner else None) for name in ours]
+    taken = set(partner.values())
+    return pairs + [FolderPair(step, name, None, golden[name]) for name in theirs if name not in taken]
+
+
+def _rank_order(ranks: Mapping[str, Path]) -> list[str]:
+    return sorted(ranks, key=lambda name: (_number(_RANK, name), name))
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int:
+    match = pattern.match(name)
+    return int(match.group(1)) if match else -1
+
+
+def _step_number(entry: Path) -> int:
+    return _number(_STEP, entry.name)
+
+
+def _dump_file(folder: Path) -> Path | None:
+    return next((folder / name for name in _FILES if (folder / name).is_file()), None)
+
+
+def _ranks(step: Path) -> dict[str, Path]:
+    if not step.is_dir():
+        return {}
+    found = {entry.name: _dump_file(entry) for entry in sorted(step.iterdir()) if entry.is_dir()}
+    return {name: file for name, file in found.items() if file is not None}

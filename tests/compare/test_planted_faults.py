@@ -1,0 +1,143 @@
+"""Faults planted into real training runs are named as the first divergence, and nothing is where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from planted_model import Fault, record
+
+from msprobe.compare.comparison import Request, compare_dumps
+from msprobe.compare.rows import Summary
+
+TASKS = {
+    "statistics": {"task": "statistics"},
+    "tensor": {"task": "tensor"},
+    "md5": {"task": "statistics", "statistics": {"summary_mode": "md5"}},
+}
+RUNS = [("statistics", "L1"), ("statistics", "mix"), ("tensor", "mix"), ("md5", "L1")]
+
+#: Fault -> (part of the name that has to be named, causes that are right).
+EXPECTED = {
+    "weight": ("linear.7.forward", {"a parameter differs"}),
+    "changed op": ("relu", {"operation differs"}),
+    "half precision": ("Tensor.to.", {"an extra call"}),
+    "nan": ("sqrt", {"an extra call", "an extra call with a non-finite output"}),
+    "swapped sub": ("Torch.sub.1.forward", {"arguments in another order"}),
+    "wired": ("Torch.sub.1.forward", {"an input comes from another record"}),
+    "missing norm": ("ayer", {"a missing call"}),
+    "reseeded": ("dropout.1.forward", {"outputs differ from equal inputs"}),
+    "dropout p": ("dropout.1.forward", {"an argument differs"}),
+    "eps": ("layer_norm.3.forward", {"an argument differs"}),
+    "norm weight": ("layer_norm.2.forward", {"a parameter differs"}),
+    "swapped qk": ("", {"arguments in another order", "an input comes from another record"}),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs without a fault, one for each configuration: many faults are compared with each."""
+    folder = tmp_path_factory.mktemp("golden")
+    known: dict[str, Path] = {}
+
+    def get(debugger: Callable[..., Any], **config: Any) -> Path:
+        key = str(sorted(config.items()))
+        if key not in known:
+            known[key] = record(debugger, folder / str(len(known)), **config)
+        return known[key]
+
+    return get
+
+
+def compare(target: Path, golden: Path, out: Path, **options: Any) -> Summary:
+    return compare_dumps(Request(target, golden, out, **options)).summary
+
+
+@pytest.mark.parametrize(("task", "level"), RUNS)
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_fault_is_named_with_its_cause(
+    debugger: Callable[..., Any], recorded: Callable[..., Path], tmp_path: Path, fault: str, task: str, level: str
+) -> None:
+    config = {"level": level, "risk_level": "ALL", **TASKS[task]}
+    golden = recorded(debugger, **config)
+    target = record(debugger, tmp_path / "target", Fault(fault), **config)
+    summary = compare(target, golden, tmp_path / "out")
+    first = summary.first_divergence
+    name, causes = EXPECTED[fault]
+    assert first is not None
+    assert name in f"{first.record} {first.golden_record}"
+    assert first.cause in causes, first.explanation
+    assert summary.exit_code == 1
+    if level == "mix":
+        assert first.module.startswith("blocks.1")
+
+
+@pytest.mark.parametrize(("task", "level"), RUNS)
+def test_equal_runs_have_no_divergence(debugger: Callable[..., Any], tmp_path: Path, task: str, level: str) -> None:
+    config = {"level": level, **TASKS[task]}
+    golden = record(debugger, tmp_path / "golden", steps=2, **config)
+    target = record(debugger, tmp_path / "target", steps=2, **config)
+    summary = compare(target, golden, tmp_path / "out", exact=True)
+    assert summary.first_divergence is None
+    assert summary.exit_code == 0
+    assert set(summary.records) <= {"pass", "uncompared"}
+    assert len(summary.pairs) == 2
+
+
+@pytest.mark.parametrize(("task", "level"), RUNS)
+def test_extra_harmless_call_shifts_nothing_and_is_never_a_pass(
+    debugger: Callable[..., Any], recorded: Callable[..., Path], tmp_path: Path, task: str, level: str
+) -> None:
+    config = {"level": level, "risk_level": "ALL", **TASKS[task]}
+    golden = recorded(debugger, **config)
+    target = record(debugger, tmp_path / "target", Fault("harmless"), **config)
+    summary = compare(target, golden, tmp_path / "out")
+    assert summary.first_divergence is None
+    assert summary.only_golden == 0
+    assert all("relu" in name or "detach" in name for name in summary.pairs[0].only_target_names)
+    assert summary.only_target == summary.records["unmatched"] > 0
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_fault_of_one_rank_among_four(debugger: Callable[..., Any], tmp_path: Path, task: str) -> None:
+    config = {"level": "mix", **TASKS[task]}
+    for rank in range(4):
+        record(debugger, tmp_path / "golden", rank=rank, **config)
+        record(debugger, tmp_path / "target", Fault("weight" if rank == 2 else "none"), rank=rank, **config)
+    summary = compare(tmp_path / "target", tmp_path / "golden", tmp_path / "out")
+    assert summary.first_divergence is not None
+    assert summary.first_divergence.rank == "rank2"
+    assert summary.rank_only == ("rank2",)
+    assert [pair.divergence is None for pair in summary.pairs] == [True, True, False, True]
+
+
+def test_killed_run_is_compared_with_a_complete_one(debugger: Callable[..., Any], tmp_path: Path) -> None:
+    golden = record(debugger, tmp_path / "golden")
+    target = record(debugger, tmp_path / "target")
+    folder = next((target / "step0").iterdir())
+    text = (folder / "dump.json").read_bytes()
+    (folder / "dump.json").write_bytes(text[: len(text) // 2])
+    (folder / "coverage.json").unlink()
+    summary = compare(target, golden, tmp_path / "out", exact=True)
+    assert summary.first_divergence is None
+    assert summary.records["pass"] > 20
+    assert summary.only_golden > 20
+    assert "ends in the middle" in summary.pairs[0].notes[0]
+
+
+def test_saved_values_are_compared(debugger: Callable[..., Any], tmp_path: Path) -> None:
+    def save(folder: Path, value: float) -> Path:
+        made = debugger(dump_path=str(folder), task="statistics", level="debug")
+        made.save({"a": torch.full((2,), value), "b": [value]}, "kept")
+        made.step()
+        made._session.close()
+        return folder
+
+    golden, same, other = (save(tmp_path / name, value) for name, value in (("g", 1.0), ("s", 1.0), ("o", 2.0)))
+    assert compare(same, golden, tmp_path / "out").exit_code == 0
+    first = compare(other, golden, tmp_path / "out").first_divergence
+    assert first is not None
+    assert first.record == "kept.0.debug"
