@@ -95,7 +95,7 @@ def _renaming(file: Path | None) -> Any:
     try:
         import yaml  # noqa: PLC0415 - optional
     except ImportError as error:
-        raise CompareError("--map needs PyYAML: pip install pyyaml") from error
+        raise CompareError("--map needs PyYAML: pip install pyyaml (or msprobe[map])") from error
     try:
         content = yaml.safe_load(file.read_text("utf-8")) or {}
     except yaml.YAMLError as error:
