@@ -3,6 +3,7 @@
 #
 # make test-triton the Triton kernels without a GPU: interpreted, and compiled for CUDA and HIP
 # make test-npu    the NPU side without an NPU: the real torch_npu on a fake CANN
+# make test-mindspore  the MindSpore side, on the CPU build of MindSpore
 # make gpu-check   values and bandwidth on a CUDA device
 # make bench-overhead  slow-down of a training step, per level
 #
@@ -15,15 +16,15 @@ STAMP  := $(VENV)/.installed
 NATIVE := setup.py pyproject.toml $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
 PIP    := -m pip install --quiet --disable-pip-version-check
 
-# A lane without native kernels must not need a compiler; the main one must not fall back silently.
+# A lane without native kernels must not need a compiler; those with them must not fall back silently.
 LANE_INSTALL := MSPROBE_NO_NATIVE=1
 
-.PHONY: demo test lint types unit test-triton test-npu gpu-check bench-overhead clean
+.PHONY: demo test lint types unit test-triton test-npu test-mindspore gpu-check bench-overhead clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/train_llama.py
 
-test: lint types unit test-triton test-npu
+test: lint types unit test-triton test-npu test-mindspore
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -33,13 +34,16 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest --ignore tests/triton
+	$(BIN)/python -m pytest --ignore tests/triton --ignore tests/mindspore
 
 test-triton: .venv-triton/.installed
 	.venv-triton/bin/python -m pytest tests/triton
 
 test-npu: .venv-npu/.installed
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 MSPROBE_REQUIRE_NPU=1 .venv-npu/bin/python -m pytest tests/npu
+
+test-mindspore: .venv-mindspore/.installed
+	MSPROBE_REQUIRE_MINDSPORE=1 .venv-mindspore/bin/python -m pytest tests/mindspore
 
 gpu-check: .venv-triton/.installed
 	.venv-triton/bin/python benchmarks/gpu_check.py
@@ -65,5 +69,11 @@ $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NAT
 	$(LANE_INSTALL) TORCH_DEVICE_BACKEND_AUTOLOAD=0 .venv-npu/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
+.venv-mindspore/.installed: requirements/mindspore.txt $(NATIVE)
+	test -d .venv-mindspore || $(PYTHON) -m venv .venv-mindspore
+	.venv-mindspore/bin/python $(PIP) -r requirements/mindspore.txt
+	MSPROBE_REQUIRE_NATIVE=$${MSPROBE_REQUIRE_NATIVE:-1} .venv-mindspore/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
 clean:
-	rm -rf .venv .venv-triton .venv-npu build *.egg-info demo_output kernels/*.so kernels/npu/*.so
+	rm -rf .venv .venv-triton .venv-npu .venv-mindspore build *.egg-info demo_output kernels/*.so kernels/npu/*.so

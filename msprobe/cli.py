@@ -15,6 +15,7 @@ import typer
 
 from msprobe.compare.command import compare
 from msprobe.core.errors import MsprobeError
+from msprobe.ms_static.command import config_kernel_dump, kernel_records
 from msprobe.replay.command import acc_check
 
 EXIT_BAD_INPUT = 2
@@ -29,6 +30,8 @@ app = typer.Typer(
 config_app = typer.Typer(help="Check or write a configuration file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 app.command("acc_check")(acc_check)
+config_app.command("kernel-dump")(config_kernel_dump)
+app.command("kernel-records")(kernel_records)
 
 
 @config_app.command("check")

@@ -148,6 +148,11 @@ class RunLayout:
         )
 
 
+def step_of(folder: Path) -> int:
+    """Return the step whose rank folder this is (see `RunLayout.step_folder`)."""
+    return int(folder.parent.name.removeprefix("step"))
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock file; where the file system has no locks, go on without."""

@@ -193,6 +193,15 @@ class StepFiles:
             self.notes.note_lost_file(str(self.folder / TENSOR_FOLDER), file_name, error)
         return None
 
+    def link_tensor(self, file_name: str, source: Path) -> str | None:
+        """Give a file of another program a name among the tensor files; None if that failed."""
+        self.open()
+        try:
+            return self._tensors.adopt(file_name, source) if self._tensors is not None else None
+        except OSError as error:
+            self.notes.note_lost_file(str(self.folder / TENSOR_FOLDER), file_name, error)
+        return None
+
     def write_file(self, name: str, content: bytes) -> Path | None:
         """Write a file for another program; None if that failed."""
         self.open()

@@ -73,6 +73,10 @@ class StepFolder:
         """Give a file of the folder a second name, which must not exist yet."""
         os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
 
+    def link_from(self, source: Path, target: str) -> None:
+        """Give a file of any folder a name in this one, which must not exist yet."""
+        os.link(source, target, dst_dir_fd=self._fd, follow_symlinks=False)
+
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         with contextlib.suppress(FileNotFoundError):

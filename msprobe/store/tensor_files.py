@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from msprobe.store.step_folder import StepFolder, write_pieces
@@ -144,6 +145,24 @@ class TensorFiles:
             self._copy(source, target)
             return False
         return True
+
+    def adopt(self, name: str, source: Path) -> str:
+        """Make a file outside the folder a tensor file, by a hard link or, on another file system, as a copy.
+
+        Raises
+        ------
+        OSError
+            The source is gone, or the file system refuses.
+        """
+        target = safe_file_name(name)
+        try:
+            self._folder.link_from(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            with source.open("rb") as original:
+                self.write(target, lambda file: shutil.copyfileobj(original, file, 1 << 20))
+        return target
 
     def _copy(self, source: str, target: str) -> None:
         with os.fdopen(self._folder.open(source), "rb") as original:

@@ -207,6 +207,18 @@ class StepWriter:
             return None
         return self._files.write_tensor(file_name, save)
 
+    def link_tensor(self, file_name: str, source: Path) -> str | None:
+        """Give a tensor file that another program wrote a second name in ``dump_tensor_data/``, or copy it there.
+
+        Returns
+        -------
+        str or None
+            Name of the file, for ``data_name``; None if that failed (noted).
+        """
+        if self._in_forked_child():
+            return None
+        return self._files.link_tensor(file_name, source)
+
     def write_file(self, name: str, content: Mapping[str, Any]) -> Path | None:
         """Write a JSON file for another program into the folder, over an earlier one of the same name.
 
