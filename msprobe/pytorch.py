@@ -8,21 +8,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
-from msprobe.core.config_load import load_config
-from msprobe.core.config_reload import ConfigWatch
+from msprobe.core.config_record import Config
+from msprobe.core.debugger import Debugger
 from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError, NaNDetectedError
-from msprobe.core.session import Session
+from msprobe.core.saving import VariableSaver
+from msprobe.core.support import Framework
 from msprobe.dispatch.adapter import PytorchAdapter
 from msprobe.dispatch.api_mode import ApiMode
-from msprobe.dispatch.custom_apis import CustomApis
+from msprobe.dispatch.custom_calls import recording
 from msprobe.dispatch.seeding import seed_all
 
 __all__ = [
@@ -37,30 +35,9 @@ __all__ = [
     "seed_all",
 ]
 
-_LOG = logging.getLogger("msprobe")
-Batch = TypeVar("Batch")
-Model = torch.nn.Module | Sequence[torch.nn.Module]
 
-
-class _PerProcess(type):
-    """The first debugger of a process is the debugger of the process."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        existing = cls.__dict__.get("_instance")
-        if existing is not None:
-            if (args, kwargs) != existing._arguments:
-                _LOG.warning(
-                    "msprobe: this process has a PrecisionDebugger already; its settings stay, the new ones are ignored"
-                )
-            return existing
-        created = super().__call__(*args, **kwargs)
-        created._arguments = (args, kwargs)
-        cls._instance = created
-        return created
-
-
-class PrecisionDebugger(metaclass=_PerProcess):
-    """Record what flows through a model, step by step.
+class PrecisionDebugger(Debugger):
+    """Record what flows through a PyTorch model, step by step; see :class:`msprobe.core.debugger.Debugger`.
 
     A process has one debugger: a second call returns the first. The life-cycle methods also work on the class
     (``PrecisionDebugger.start()``), so that files far from the construction need no reference.
@@ -78,25 +55,11 @@ class PrecisionDebugger(metaclass=_PerProcess):
         Everything that is wrong with the configuration, in one message.
     """
 
-    _instance: PrecisionDebugger | None = None
-    _arguments: tuple[Any, Any] = ((), {})
+    def _framework(self) -> Framework:
+        return "pytorch"
 
-    def __init__(
-        self,
-        config_path: str | Path | None = None,
-        task: str | None = None,
-        dump_path: str | Path | None = None,
-        level: str | None = None,
-        step: Sequence[int | str] | None = None,
-    ) -> None:
-        keywords = {"task": task, "dump_path": dump_path, "level": level, "step": step}
-        config = load_config(config_path, framework="pytorch", **keywords)
-        watch = None
-        if config_path is not None and config.dump_enable is not None:
-            watch = ConfigWatch(config_path, "pytorch", keywords)
-            config = watch.config
-        self._session = Session(config, PytorchAdapter(config), watch)
-        self._custom = CustomApis(self._recording_mode)
+    def _make_adapter(self, config: Config) -> PytorchAdapter:
+        return PytorchAdapter(config)
 
     @property
     def _adapter(self) -> PytorchAdapter:
@@ -106,144 +69,14 @@ class PrecisionDebugger(metaclass=_PerProcess):
     def _recording_mode(self) -> ApiMode | None:
         return self._adapter.recording_mode()
 
-    @classmethod
-    def _current(cls) -> PrecisionDebugger:
-        if cls._instance is None:
-            raise LifecycleError("there is no PrecisionDebugger yet: call PrecisionDebugger(config_path=...) first")
-        return cls._instance
+    def _record_function(self, prefix: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return recording(self._recording_mode, prefix, name, function)
 
-    @classmethod
-    def start(
-        cls, model: Model | None = None, token_range: Sequence[int] | None = None, rank_id: int | None = None
-    ) -> None:
-        """Begin to record.
+    def _saver(self) -> VariableSaver | None:
+        return self._adapter.saver
 
-        Parameters
-        ----------
-        model : nn.Module or sequence of nn.Module
-            Needed for levels L0 and mix. The root itself is not recorded, its submodules are.
-        token_range : [first, last], optional
-            For text generation: record only these forward calls of ``model`` (of the first one in a sequence), and
-            what follows each of them until the next. Call 0 reads the prompt; both ends are included, and counting
-            starts at 0 in each step.
-        rank_id : int, optional
-            Rank of this process, where the one of the default process group is not wanted. It names the output folder
-            and is what ``rank`` of the configuration selects.
-
-        Raises
-        ------
-        LifecycleError
-            If the level or ``token_range`` needs a model and none is given, if an argument is no valid value, or if
-            there is no debugger.
-        """
-        cls._current()._session.start(model, rank_id, token_range)
-
-    @classmethod
-    def stop(cls) -> None:
-        """Stop recording; the step goes on. Everything recorded is readable on disk."""
-        cls._current()._session.stop()
-
-    @classmethod
-    def step(cls, *, discard: bool = False) -> None:
-        """End the step: call indices start at 0 again, output goes to the next step's folder.
-
-        Parameters
-        ----------
-        discard : bool
-            The step does not count (warm-up): its number is used again.
-        """
-        cls._current()._session.step(discard=discard)
-
-    @classmethod
-    def set_init_step(cls, number: int) -> None:
-        """Number the steps from ``number``, for a run that resumes a checkpoint. A step that is open ends.
-
-        Raises
-        ------
-        LifecycleError
-            If ``number`` is not an integer >= 0.
-        """
-        cls._current()._session.set_init_step(number)
-
-    @classmethod
-    @contextlib.contextmanager
-    def capture(cls, model: Model | None = None) -> Iterator[PrecisionDebugger]:
-        """Record one training step: start on entry; stop and step on exit, also after an exception."""
-        debugger = cls._current()
-        debugger.start(model)
-        try:
-            yield debugger
-        finally:
-            debugger.stop()
-            debugger.step()
-
-    @classmethod
-    def steps(cls, batches: Iterable[Batch], model: Model | None = None) -> Iterator[Batch]:
-        """Record a training loop: each iteration is a step.
-
-        Parameters
-        ----------
-        batches : iterable
-            The data loader.
-        model : nn.Module or sequence of nn.Module, optional
-        """
-        for batch in batches:
-            with cls.capture(model):
-                yield batch
-
-    @classmethod
-    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
-        """Write a value into the current step, and the gradients of its tensors when a backward pass computes them.
-
-        Works at level "debug", where ``start()`` and ``stop()`` are not needed; ``step()`` ends the step. At another
-        level it does nothing and says so once.
-
-        Parameters
-        ----------
-        variable
-            A tensor, number, text, or lists, tuples, dicts and dataclasses of them.
-        name : str
-            The n-th value of a name in a step is ``name.n.debug`` in debug.json, ``name_grad.n.debug`` its gradients.
-        save_backward : bool
-            Whether gradients are written.
-
-        Raises
-        ------
-        LifecycleError
-            If there is no debugger.
-        """
-        if torch.compiler.is_compiling():
-            return
-        debugger = cls._current()
-        saver = debugger._adapter.saver
-        if saver is None:
-            level = debugger._session.config.level
-            debugger._session.tell(f'save() writes values at level "debug" only; at level "{level}" it does nothing')
-        elif not isinstance(name, str) or not name:
-            debugger._session.tell(f"save(..., name={name!r}): the name must be a non-empty text; nothing is saved")
-        elif debugger._session.open_for_save():
-            saver.save(variable, name, save_backward=save_backward)
-
-    @classmethod
-    def register_custom_api(cls, module: Any, name: str, prefix: str | None = None) -> None:
-        """Record calls of ``module.name`` as ``{prefix or module.__name__}.name`` (levels L1 and mix).
-
-        The attribute is replaced by a recording wrapper until :meth:`restore_custom_api`. It may be a function, a
-        method of any kind, or another callable, of a module, a class or a single object.
-
-        Raises
-        ------
-        AttributeError
-            If ``module`` has no attribute ``name``.
-        LifecycleError
-            If it is not callable.
-        """
-        cls._current()._custom.register(module, name, prefix)
-
-    @classmethod
-    def restore_custom_api(cls, module: Any, name: str) -> None:
-        """Put back what :meth:`register_custom_api` replaced."""
-        cls._current()._custom.restore(module, name)
+    def _while_compiling(self) -> bool:
+        return torch.compiler.is_compiling()
 
 
 def save(variable: Any, name: str, save_backward: bool = True) -> None:

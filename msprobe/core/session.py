@@ -282,7 +282,7 @@ class Session:
             return True
         if rank is None:
             self._idle_reason = (
-                f"rank is {sorted(ranks)}, but this is a single process without torch.distributed; use rank: []"
+                f"rank is {sorted(ranks)}, but this is a single process without a process group; use rank: []"
             )
             self.tell(f"nothing is recorded: {self._idle_reason}")
             return False

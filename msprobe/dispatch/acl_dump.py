@@ -17,9 +17,9 @@ import torch
 from msprobe.core.config_record import Config, DataMode, Task
 from msprobe.core.errors import ConfigError, Problem
 from msprobe.core.names import parse_name
+from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.capture import Capture, as_sequence
 from msprobe.dispatch.gradient_edges import InputEdges, SpanPlan, plan_span
-from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.tensor_leaves import tensor_leaves
 
 _sequence = torch._C._autograd._get_sequence_nr

@@ -12,7 +12,9 @@ import torch
 
 from msprobe.core.config_record import Config
 from msprobe.core.errors import LifecycleError
+from msprobe.core.forked_child import ForkedChild
 from msprobe.core.risk import LOWEST_RECORDED, Risk
+from msprobe.core.saving import VariableSaver
 from msprobe.dispatch.acc_check import check_acc_check
 from msprobe.dispatch.acl_dump import AclCapture
 from msprobe.dispatch.api_mode import ApiMode
@@ -20,15 +22,14 @@ from msprobe.dispatch.api_table import ApiTable
 from msprobe.dispatch.aten_mode import EnclosingMode
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.engine import EngineEntry
-from msprobe.dispatch.forked_child import ForkedChild
 from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.optimizer_steps import OptimizerSteps
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.dispatch.root_modules import RootModules
-from msprobe.dispatch.saving import VariableSaver
 from msprobe.dispatch.status_register import npu_in_use
+from msprobe.dispatch.tensor_hooks import TorchHooks
 from msprobe.dispatch.token_hook import BeforeForward
 from msprobe.store import StepWriter
 
@@ -72,7 +73,7 @@ class PytorchAdapter:
         self._optimizer_steps = OptimizerSteps(self._optimizer_begins, self.capture.end_phase)
         self.saver: VariableSaver | None = None
         if config.level == "debug":
-            self.saver = VariableSaver(self.capture, tensors=config.task == "tensor")
+            self.saver = VariableSaver(self.capture, TorchHooks(), tensors=config.task == "tensor")
         self._token_ids = earlier._token_ids if earlier is not None else HookIds()
         self.roots = earlier.roots if earlier is not None else RootModules()
         self.finds_models = earlier is not None

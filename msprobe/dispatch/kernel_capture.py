@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from msprobe.core.call_stack import StackNode
 from msprobe.core.config_record import Config
 from msprobe.core.names import CallName
+from msprobe.core.open_call import OpenCall
 from msprobe.core.risk import Risk
 from msprobe.core.selection import NOTHING, Choice, Selection
-from msprobe.dispatch.call_stack import StackNode
+from msprobe.core.thread_state import ThreadState
 from msprobe.dispatch.capture import Capture, as_sequence
 from msprobe.dispatch.look_away import LookAway, nodes_since
 from msprobe.dispatch.node_owners import NodeOwners
-from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.tensor_leaves import tensor_leaves
-from msprobe.dispatch.thread_state import ThreadState
 
 PERTURBED = (
     "level L2 is not bitwise neutral for this step: torch takes another formula for the gradient of {} while operators "

@@ -16,10 +16,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from msprobe.core.names import CallName
+from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.fused_inference import FUSED, takes_fused_path, watched_for_hooks
 from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.inert import VanishingHook
-from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.operands import local_variable
 
 if TYPE_CHECKING:

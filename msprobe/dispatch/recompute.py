@@ -22,9 +22,7 @@ from typing import Any
 import torch
 
 from msprobe.core.names import CallName
-
-RECOMPUTE = "recompute"
-_LOOK_AHEAD = 64  # calls that a recomputation may skip (a filtered branch) before its region counts as lost
+from msprobe.core.replay import Repeats, Replay
 
 _task_id = torch._C._current_graph_task_id
 _current_node = torch._C._current_autograd_node
@@ -44,28 +42,9 @@ class _Region:
 
     __slots__ = ("calls", "parent")
 
-    def __init__(self, parent: _Region | _Replay | None) -> None:
+    def __init__(self, parent: _Region | Replay | None) -> None:
         self.calls: list[CallName] = []
         self.parent = parent
-
-
-class _Replay:
-    """A recomputation under way: walks through the calls of the first run."""
-
-    __slots__ = ("_at", "_calls", "parent")
-
-    def __init__(self, calls: list[CallName], start: int = 0) -> None:
-        self._calls = calls
-        self._at = start
-        self.parent = None
-
-    def next(self, base: str) -> CallName | None:
-        """The first call named ``base`` from here on; None if the second run does something else."""
-        for at in range(self._at, min(self._at + _LOOK_AHEAD, len(self._calls))):
-            if self._calls[at].base == base:
-                self._at = at + 1
-                return self._calls[at]
-        return None
 
 
 class Recomputation:
@@ -81,10 +60,10 @@ class Recomputation:
     def __init__(self) -> None:
         self.remembers = True
         self._regions: weakref.WeakKeyDictionary[Any, _Region] = weakref.WeakKeyDictionary()
-        self._replays: dict[tuple[int, int, int], _Replay] = {}
+        self._replays: dict[tuple[int, int, int], Replay] = {}
         self._gradient_free: list[CallName] = []
         self._gradient_free_at: list[int] = []
-        self._repeats: dict[str, int] = {}
+        self._repeats = Repeats()
 
     def reset(self) -> None:
         """Forget the step."""
@@ -103,7 +82,7 @@ class Recomputation:
             Whether a module call is named.
         """
         context = self._context()
-        replay: _Region | _Replay | None = context
+        replay: _Region | Replay | None = context
         while isinstance(replay, _Region):
             replay = replay.parent
         task = _task_id()
@@ -112,7 +91,7 @@ class Recomputation:
         if replay is None:
             call = CallName(base, take(base), module=module)
         else:
-            call = self._repeated(replay, base, take, module=module)
+            call = self._repeats.name(replay, base, take, module=module)
         while isinstance(context, _Region):
             context.calls.append(call)
             context = context.parent
@@ -121,22 +100,14 @@ class Recomputation:
             self._gradient_free_at.append(_sequence())
         return call
 
-    def _repeated(self, replay: _Replay, base: str, take: Callable[[str], int], *, module: bool) -> CallName:
-        first = replay.next(base)
-        index = take(base) if first is None else first.index
-        call = CallName(base, index, module=module, tag=RECOMPUTE)
-        call.parent = None if first is None else first.parent
-        times = self._repeats[call.forward] = self._repeats.get(call.forward, 0) + 1
-        return call if times == 1 else call.tagged(f"{RECOMPUTE}{times}")
-
-    def _context(self) -> _Region | _Replay | None:
+    def _context(self) -> _Region | Replay | None:
         """The innermost non-reentrant checkpoint that is running, from its saved-tensor hooks."""
         hooks = _top_hooks(True)
         if hooks is None or "torch.utils.checkpoint" not in sys.modules:
             return None
         return self._context_of(hooks)
 
-    def _context_of(self, hooks: tuple[Any, Any] | None) -> _Region | _Replay | None:
+    def _context_of(self, hooks: tuple[Any, Any] | None) -> _Region | Replay | None:
         pack = hooks[0] if hooks else None
         pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
         if getattr(pack, "__module__", None) != "torch.utils.checkpoint":
@@ -153,9 +124,9 @@ class Recomputation:
         known = self._regions.get(target) if target is not None else None
         if known is None:
             return None
-        return self._replays.setdefault((id(target), hash(held.get("gid")), 0), _Replay(known.calls))
+        return self._replays.setdefault((id(target), hash(held.get("gid")), 0), Replay(known.calls))
 
-    def _outer_context(self, hooks: tuple[Any, Any] | None) -> _Region | _Replay | None:
+    def _outer_context(self, hooks: tuple[Any, Any] | None) -> _Region | Replay | None:
         """What the hooks below the top belong to. The stack only shows its top, so the top is lifted for a moment."""
         assert hooks is not None  # noqa: S101 - called with the hooks that were found
         _pop_hooks()
@@ -164,7 +135,7 @@ class Recomputation:
         finally:
             _push_hooks(*hooks)
 
-    def _reentrant_replay(self, task: int) -> _Replay | None:
+    def _reentrant_replay(self, task: int) -> Replay | None:
         node = _current_node()
         if node is None or type(node).__name__ != "CheckpointFunctionBackward":
             return None
@@ -173,5 +144,5 @@ class Recomputation:
         replay = self._replays.get(key)
         if replay is None:
             start = bisect_right(self._gradient_free_at, number)
-            replay = self._replays[key] = _Replay(self._gradient_free, start)
+            replay = self._replays[key] = Replay(self._gradient_free, start)
         return replay

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from msprobe.core.names import CallName
+from msprobe.core.open_call import OpenCall
 from msprobe.core.selection import Choice
 from msprobe.dispatch.gradient_edges import Slot, SpanPlan
-from msprobe.dispatch.open_call import OpenCall
 from msprobe.dispatch.watching import Alarm, Watched
 from msprobe.measure.quiet import Quiet
 

@@ -1,4 +1,4 @@
-"""Statistics of numpy arrays, for arguments of PyTorch calls and for frameworks that hand out arrays."""
+"""Statistics of numpy arrays: arguments of calls, and the tensors of a framework that hands out arrays."""
 
 from __future__ import annotations
 
@@ -42,15 +42,24 @@ def summarise_array(array: Array, *, low: bool) -> Statistics:
     return Statistics(largest, smallest, mean, norm, found[4], found[5], found[6])
 
 
+def widened_bfloat16(array: Array) -> Array:
+    """Return the values of a bfloat16 array as float32, which holds them exactly; numpy itself cannot cast them."""
+    bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint16)
+    wide: Array = (bits.astype(np.uint32) << 16).view(np.float32)
+    return wide
+
+
 def _reduce(array: Array) -> Reduction:
     native = native_module()
     code = CODE_OF.get(array.dtype.name)
     found: Reduction
-    if native is None or code is None or not array.dtype.isnative or any(s % array.itemsize for s in array.strides):
+    contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    split = not contiguous and any(step % array.itemsize for step in array.strides)
+    if native is None or code is None or split or not array.dtype.isnative:
         COUNTS.torch += 1
-        return _reduce_by_numpy(array)
+        return _reduce_by_numpy(widened_bfloat16(array) if array.dtype.name == "bfloat16" else array)
     COUNTS.native += 1
-    if array.flags.c_contiguous or array.flags.f_contiguous:
+    if contiguous:
         found = native.stats(array.ctypes.data, array.size, code, 1)
     else:
         strides = tuple(stride // array.itemsize for stride in array.strides)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from msprobe.measure.backends import native_module
 from msprobe.measure.chunks import CHUNK, logical_chunks
 from msprobe.measure.cpu import threads_for
+from msprobe.measure.entry_parts import ChecksumMode
 
-#: Names of the checksums in the configuration; ``md5`` is CRC-32 for historical reasons.
-ChecksumMode: TypeAlias = Literal["md5", "xor", "hash"]
 Parts: TypeAlias = Sequence[torch.Tensor]
 
 _MASK = (1 << 64) - 1

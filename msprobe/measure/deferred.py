@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from msprobe.measure.backends import COUNTS
-from msprobe.measure.checksums import ChecksumMode, Parts
+from msprobe.measure.checksums import Parts
 from msprobe.measure.cpu import summarise
 from msprobe.measure.device_checksums import ChecksumLauncher, PendingChecksum, fetch
 from msprobe.measure.device_rows import RING_ROWS, Ring, launch
 from msprobe.measure.device_streams import current_stream
 from msprobe.measure.dtypes import DtypeInfo
+from msprobe.measure.entry_parts import ChecksumMode
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.records import Reduction, Statistics, mean_and_norm
 from msprobe.measure.reductions import repeat, unordered_integer

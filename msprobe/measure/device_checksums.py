@@ -9,7 +9,6 @@ import torch
 
 from msprobe.measure.backends import COUNTS
 from msprobe.measure.checksums import (
-    ChecksumMode,
     Parts,
     combine_hashes,
     content_bytes,
@@ -20,6 +19,7 @@ from msprobe.measure.checksums import (
 )
 from msprobe.measure.device_crc import CrcFolder, finish_crc
 from msprobe.measure.device_rows import DEVICE_CHUNK
+from msprobe.measure.entry_parts import ChecksumMode
 
 Layout: TypeAlias = tuple[int, torch.Size]
 

@@ -1,41 +1,31 @@
 """Encode any value that flows through a model as JSON: arguments, results, gradients.
 
 `ValueEncoder` never raises for a value it cannot read; the entry then says why. Tensors are encoded by `entries`,
-plain values by `scalars`; this module walks containers.
+values of torch by `scalars`; containers are walked by `value_walk`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
-import orjson
 import torch
 from torch._C import _is_tracing
 
 from msprobe.measure import scalars
-from msprobe.measure.entries import Entry, MeasurePlan, TensorEncoder, WriteTensor
+from msprobe.measure.entries import TensorEncoder, WriteTensor
+from msprobe.measure.entry_parts import Entry, MeasurePlan, Precision, SummaryMode, Task
 from msprobe.measure.fast_entries import FastEntries
 from msprobe.measure.quiet import Quiet
+from msprobe.measure.value_walk import DEPTH_LIMIT, Parents, ValueWalk
 
-Task: TypeAlias = Literal["statistics", "tensor", "structure"]
-SummaryMode: TypeAlias = Literal["statistics", "md5", "xor", "hash"]
-Precision: TypeAlias = Literal["low", "high"]
-Parents: TypeAlias = tuple[int, ...]
+__all__ = ["DEPTH_LIMIT", "ValueEncoder"]
 
 _NAMED = frozenset(scalars.NAMED)
 
-#: The JSON object of no values. Unlike a dict, nothing that the garbage collector has to look at.
-EMPTY = orjson.Fragment(b"{}")
 
-#: Containers nested deeper are cut.
-DEPTH_LIMIT = 64
-
-
-class ValueEncoder:
+class ValueEncoder(ValueWalk):
     """Encodes arguments, results and gradients for a dump.
 
     Parameters
@@ -67,7 +57,9 @@ class ValueEncoder:
     [{'type': 'torch.Tensor', 'dtype': 'torch.float32', ...}, {'type': 'int', 'value': 2}, None]
     """
 
-    __slots__ = ("__weakref__", "_bases", "_encode_tensor", "_fast", "_tensors", "null_reasons")
+    __slots__ = ("_encode_tensor", "_fast", "_tensors")
+
+    named = scalars.NAMED
 
     def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
@@ -79,7 +71,7 @@ class ValueEncoder:
         immediate: Container[str] = ("cpu",),
         asynchronous: bool = False,
     ) -> None:
-        self.null_reasons: Counter[str] = Counter()
+        super().__init__(())
         measured = task != "structure"
         plan = MeasurePlan(
             statistics=measured and summary_mode in ("statistics", "md5"),
@@ -93,12 +85,8 @@ class ValueEncoder:
         fast = FastEntries(self._encode_inside, low=plan.low, checksum=plan.checksum)
         usable = measured and "cpu" in immediate
         self._fast = fast if fast and usable else None
-        self._bases: tuple[tuple[type | tuple[type, ...], scalars.ScalarEncoder], ...] = (
-            (np.ndarray, self._tensors.encode_array),
-            (slice, self._slice),
-            (scalars.P2P_OPS, self._p2p_op),
-            *scalars.SCALAR_BASES,
-        )
+        arrays = (np.ndarray, self._tensors.encode_array)
+        self._bases = (arrays, *self._bases, (scalars.P2P_OPS, self._p2p_op), *scalars.SCALAR_BASES)
 
     def encode(self, value: Any, path: str | None = None) -> Any:
         """Return the JSON form of one value.
@@ -165,71 +153,10 @@ class ValueEncoder:
         except Exception as error:  # noqa: BLE001 - a value that cannot be read must not stop the training
             return self._failed(kind, error)
 
-    def _failed(self, kind: type, error: Exception) -> Entry:
-        reason = f"{type(error).__name__} while reading a {kind.__name__}"
-        self.null_reasons[reason] += 1
-        return {"type": kind.__name__, "reason": reason}
-
-    def _items(self, values: Iterable[Any], prefix: str | None, parents: Parents) -> list[Any]:
-        encode = self._encode
-        if prefix is None:
-            return [encode(value, None, parents) for value in values]
-        return [encode(value, f"{prefix}.{index}", parents) for index, value in enumerate(values)]
-
-    def _pairs(self, pairs: Iterable[tuple[Any, Any]], prefix: str | None, parents: Parents) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            name = scalars.json_key(key)
-            if name in found:  # 1 and "1" are different keys, but the same text
-                name = f"{name}#{len(found)}"
-            named = scalars.NAMED.get(name)
-            if named is not None and isinstance(value, str | int | type) and not isinstance(value, bool):
-                found[name] = named(value)
-            else:
-                found[name] = self._encode(value, None if prefix is None else f"{prefix}.{name}", parents)
-        return found
-
-    def _container(self, value: Any, path: str | None, parents: Parents) -> Any:
-        """Encode a list, tuple, mapping, or the fields of a named tuple or dataclass."""
-        if id(value) in parents:
-            return {"type": "cycle"}
-        if len(parents) >= DEPTH_LIMIT:
-            reason = f"nested deeper than {DEPTH_LIMIT}"
-            self.null_reasons[reason] += 1
-            return {"type": "truncated", "reason": reason}
-        inside = (*parents, id(value))
-        if _is_record(value):  # also one that is a mapping: the outputs of transformers, whose unset fields count
-            names = [field.name for field in dataclasses.fields(value)]
-            return self._pairs(((name, getattr(value, name)) for name in names), path, inside)
-        if isinstance(value, Mapping):
-            return self._pairs(value.items(), path, inside)
-        if hasattr(value, "_fields"):
-            return self._pairs(zip(value._fields, value, strict=True), path, inside)
-        return self._items(value, path, inside)
-
     def _other(self, value: Any, path: str | None, parents: Parents) -> Any:
-        """Encode a value whose exact type is not known: subclasses first, then None for everything unknown."""
         if isinstance(value, torch.Tensor):
             return self._tensors.encode_any(value, path)
-        if isinstance(value, Mapping | list | tuple) or _is_record(value):
-            return self._container(value, path, parents)
-        for base, encoder in self._bases:
-            if isinstance(value, base):
-                return encoder(value)
-        kind = type(value)
-        self.null_reasons[f"no encoding for {kind.__module__}.{kind.__qualname__}"] += 1
-        return None
-
-    def _slice(self, value: slice) -> Entry:
-        bounds = [
-            bound if bound is None or type(bound) is int else self._encode(bound, None, ())
-            for bound in (value.start, value.stop, value.step)
-        ]
-        return {"type": "slice", "value": bounds}
+        return super()._other(value, path, parents)
 
     def _p2p_op(self, value: Any) -> Entry:
         return scalars.encode_p2p_op(value, self._encode(value.tensor, None, ()))
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

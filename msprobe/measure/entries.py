@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,49 +17,30 @@ import torch
 
 from msprobe.measure.arrays import summarise_array
 from msprobe.measure.backends import COUNTS, native_module
-from msprobe.measure.checksums import ChecksumMode, checksum_cpu, checksum_native
+from msprobe.measure.checksums import checksum_cpu, checksum_native
 from msprobe.measure.cpu import THREADED, reduce_cpu, reduce_native, summarise, summarise_cpu
 from msprobe.measure.deferred import DeferredRows
 from msprobe.measure.device_streams import readable_now
 from msprobe.measure.dtypes import PLAIN_DTYPES, DtypeInfo
+from msprobe.measure.entry_parts import (
+    COMPLEX_LEFT_OUT,
+    ChecksumMode,
+    Entry,
+    MeasurePlan,
+    add_counts,
+    fill,
+    forget_file,
+    set_statistics,
+)
 from msprobe.measure.kernel_codes import CODE_OF
+from msprobe.measure.plain_scalars import INFINITY
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.records import SQUARE_MAX, SQUARE_MIN, Reduction, Statistics, needs_scaling
-from msprobe.measure.scalars import INFINITY, json_number
 from msprobe.measure.tensor_files import FileMaker, Fingerprint, OwnElements
 from msprobe.measure.unchanged import UnchangedTensors
 from msprobe.measure.views import TensorView, view_tensor
 
 WriteTensor: TypeAlias = Callable[[str, OwnElements], str | None]
-Entry: TypeAlias = dict[str, Any]
-
-#: Why a complex tensor of an asynchronous dump has no statistics.
-COMPLEX_LEFT_OUT = "complex tensor: no statistics with async_dump"
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurePlan:
-    """What to find out about each tensor.
-
-    Attributes
-    ----------
-    statistics
-        Max, Min, Mean and Norm.
-    checksum
-        Which checksum, if any.
-    low
-        Round statistics to the tensor's dtype.
-    immediate
-        Device types that are read at once; tensors of others are launched and filled in by `TensorEncoder.resolve`.
-    complex_statistics
-        Whether complex tensors have statistics; asynchronous dumps leave them out.
-    """
-
-    statistics: bool = True
-    checksum: ChecksumMode | None = None
-    low: bool = True
-    immediate: Container[str] = ("cpu",)
-    complex_statistics: bool = True
 
 
 class TensorEncoder:
@@ -129,7 +109,7 @@ class TensorEncoder:
             with Quiet():
                 found = reduce_cpu(tensor, info)
         squares = found[3]
-        if not (SQUARE_MIN < squares < SQUARE_MAX or squares == found[0] == found[1] == 0):
+        if not (SQUARE_MIN < squares < SQUARE_MAX or squares == found[0] == found[1] == 0):  # has_plain_moments inlined
             return self._encode_extreme(tensor, path, info, shape, found)
         mean, norm = found[2] / numel, math.sqrt(squares)
         if self._low and info.round_pair is not None:
@@ -285,7 +265,7 @@ class TensorEncoder:
             entry["data_name"] = name
             if stored.dtype is torch.uint8 and entry["dtype"] != "torch.uint8":
                 entry["data_dtype"] = "torch.uint8"  # the bytes of a dtype that torch cannot save
-            content.when_lost(partial(_forget_file, entry))
+            content.when_lost(partial(forget_file, entry))
         return content
 
     def _finish(self, entry: Entry, tensor: torch.Tensor, path: str | None) -> None:
@@ -314,36 +294,3 @@ def _array_content(array: np.ndarray[Any, Any]) -> tuple[torch.Tensor, ...]:
     if not shareable or any(step < 0 for step in array.strides):
         array = array.astype(array.dtype.newbyteorder("="))
     return (torch.from_numpy(array),)
-
-
-def _forget_file(entry: Entry) -> None:
-    """The file that an entry names was not written after all."""
-    entry.pop("data_name", None)
-    entry.pop("data_dtype", None)
-
-
-def set_statistics(entry: Entry, statistics: Statistics | None) -> None:
-    """Set Max, Min, Mean and Norm; all None when there are none."""
-    if statistics is None:
-        entry["Max"] = entry["Min"] = entry["Mean"] = entry["Norm"] = None
-        return
-    entry["Max"] = json_number(statistics.max)
-    entry["Min"] = json_number(statistics.min)
-    entry["Mean"] = json_number(statistics.mean)
-    entry["Norm"] = json_number(statistics.norm)
-
-
-def add_counts(entry: Entry, statistics: Statistics) -> None:
-    """Add the counts of NaN and Inf, when there are any, and why statistics are missing."""
-    if statistics.nan:
-        entry["NaN"] = statistics.nan
-    if statistics.inf:
-        entry["Inf"] = statistics.inf
-    if statistics.reason is not None:
-        entry["reason"] = statistics.reason
-
-
-def fill(entry: Entry, statistics: Statistics) -> None:
-    """Complete an entry whose statistics come later."""
-    set_statistics(entry, statistics)
-    add_counts(entry, statistics)

@@ -14,9 +14,9 @@ import orjson
 import torch
 
 from msprobe.measure.backends import native_module
-from msprobe.measure.checksums import ChecksumMode
 from msprobe.measure.cpu import THREADED
 from msprobe.measure.dtypes import PLAIN_DTYPES
+from msprobe.measure.entry_parts import ChecksumMode
 from msprobe.measure.rounding import FORMATS
 
 _WIDE = (53, -1022, 0.0, False)

@@ -54,6 +54,11 @@ def mean_and_norm(reduction: Reduction, numel: int) -> tuple[float, float]:
     return reduction[2] / numel, math.sqrt(reduction[3])
 
 
+def has_plain_moments(reduction: Reduction) -> bool:
+    """Tell whether every element is finite and the sums stayed within the float64 range."""
+    return SQUARE_MIN < reduction[3] < SQUARE_MAX or reduction[3] == reduction[0] == reduction[1] == 0
+
+
 def needs_scaling(reduction: Reduction) -> bool:
     """Tell whether squares over- or underflowed although every element is finite and not all are zero."""
     largest, smallest, _, squares, nan, inf, _ = reduction

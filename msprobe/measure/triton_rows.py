@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from msprobe.measure.backends import COUNTS
-from msprobe.measure.checksums import ChecksumMode, Parts, checksum_cpu, combine_hashes, hex64
+from msprobe.measure.checksums import Parts, checksum_cpu, combine_hashes, hex64
 from msprobe.measure.cpu import summarise
 from msprobe.measure.dtypes import DtypeInfo
+from msprobe.measure.entry_parts import ChecksumMode
 from msprobe.measure.records import Statistics, mean_and_norm
 
 #: Result rows that are copied to the host at a time.

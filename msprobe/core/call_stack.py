@@ -8,18 +8,11 @@ call and shared by everything inside.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-import torch
-
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
-_REDISPATCH = torch.overrides.handle_torch_function.__code__  # runs because of the function mode
-_CLIP = tuple(
-    getattr(function, "__wrapped__", function).__code__
-    for function in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_)
-)
 
 
 class StackNode:
@@ -27,17 +20,29 @@ class StackNode:
 
     __slots__ = ("codes", "in_clip_grad", "offsets", "outer")
 
-    def __init__(self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None) -> None:
+    def __init__(
+        self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None, *, in_clip_grad: bool
+    ) -> None:
         self.codes = codes
         self.offsets = offsets
         self.outer = outer
-        self.in_clip_grad = any(code in codes for code in _CLIP) or (outer is not None and outer.in_clip_grad)
+        self.in_clip_grad: bool = in_clip_grad or (outer is not None and outer.in_clip_grad)
 
 
 class StackBook:
-    """All distinct stacks of a run."""
+    """All distinct stacks of a run.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    clip : collection of CodeType
+        Code of the framework's functions that clip gradients.
+    redispatch : CodeType, optional
+        Code of what runs because of the capture; its caller is the function that runs a second time.
+    """
+
+    def __init__(self, clip: Collection[CodeType] = (), redispatch: CodeType | None = None) -> None:
+        self._clip = clip
+        self._redispatch = redispatch
         self._nodes: dict[tuple[int, ...], StackNode] = {}
         self._rendered: dict[tuple[int, int], str | None] = {}
 
@@ -69,7 +74,10 @@ class StackBook:
         found = self._nodes.get(tuple(key))
         if found is None:
             codes = tuple(step.f_code for step in _walk(frame, anchor))
-            found = StackNode(codes, tuple(key[2::2]), outer)  # keeps the codes alive, so their ids stay theirs
+            clipping = any(code in codes for code in self._clip)
+            found = StackNode(
+                codes, tuple(key[2::2]), outer, in_clip_grad=clipping
+            )  # keeps the codes alive, so their ids stay theirs
             self._nodes[tuple(key)] = found
         return found
 
@@ -80,7 +88,7 @@ class StackBook:
         while node is not None:
             for code, offset in zip(node.codes, node.offsets, strict=True):
                 line = None if redispatched else self._line(code, offset)
-                redispatched = code is _REDISPATCH  # then its caller is the function that torch runs a second time
+                redispatched = code is self._redispatch  # then its caller is the function that torch runs a second time
                 if line is not None:
                     lines.append(line)
             node = node.outer
@@ -89,7 +97,7 @@ class StackBook:
     def _line(self, code: CodeType, offset: int) -> str | None:
         key = (id(code), offset)
         if key not in self._rendered:
-            self._rendered[key] = _format_frame(code, offset)
+            self._rendered[key] = None if code is self._redispatch else _format_frame(code, offset)
         return self._rendered[key]
 
 
@@ -107,7 +115,7 @@ def _line_number(code: CodeType, offset: int) -> int:
 
 
 def _format_frame(code: CodeType, offset: int) -> str | None:
-    if code is _REDISPATCH or code.co_filename.startswith(_OWN_FOLDER):
+    if code.co_filename.startswith(_OWN_FOLDER):
         return None
     number = _line_number(code, offset)
     source = linecache.getline(code.co_filename, number).strip()

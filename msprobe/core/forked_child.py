@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import weakref
 
-from msprobe.dispatch.capture import Capture
+from msprobe.core.recorder import Recorder
 
 
 class ForkedChild:
     """Keeps forked children of one debugger from recording, whichever capture is the current one."""
 
     def __init__(self) -> None:
-        self._capture: weakref.ref[Capture] | None = None
+        self._capture: weakref.ref[Recorder] | None = None
         alive = weakref.ref(self)  # what is registered for forks stays for the life of the process
 
         def silence() -> None:
@@ -23,6 +23,6 @@ class ForkedChild:
 
         os.register_at_fork(after_in_child=silence)
 
-    def silences(self, capture: Capture) -> None:
+    def silences(self, capture: Recorder) -> None:
         """From now on it is this capture that a child must not continue."""
         self._capture = weakref.ref(capture)

@@ -9,9 +9,7 @@ from msprobe.core.names import CallName
 from msprobe.core.selection import NOTHING, Choice
 
 if TYPE_CHECKING:
-    from msprobe.dispatch.call_stack import StackNode
-    from msprobe.dispatch.gradient_edges import InputEdges
-    from msprobe.dispatch.watching import Watched
+    from msprobe.core.call_stack import StackNode
 
 
 class OpenCall:
@@ -26,8 +24,8 @@ class OpenCall:
         What is recorded of it, and what calls inside inherit.
     record : dict
         The forward record so far.
-    edges : InputEdges or None
-        None when gradients are not watched.
+    edges : object or None
+        What the framework keeps of the inputs to find their gradients; None when they are not watched.
     node : StackNode or None
         Its call stack.
     since : int
@@ -42,7 +40,9 @@ class OpenCall:
         Whether this module call put the function mode on its thread's stack, or took it off.
     trusted : bool
         Whether version counters are trusted while this module runs.
-    watched : Watched or None
+    wants_gradients : bool
+        Whether it has a backward record.
+    watched : object or None
         What the task's watcher knows about it.
     """
 
@@ -62,6 +62,7 @@ class OpenCall:
         "since",
         "switched_mode",
         "trusted",
+        "wants_gradients",
         "watched",
     )
 
@@ -71,7 +72,7 @@ class OpenCall:
         self.choice: Choice = NOTHING
         self.expansion: Choice = NOTHING
         self.record: dict[str, Any] | None = None
-        self.edges: InputEdges | None = None
+        self.edges: Any = None
         self.node: StackNode | None = None
         self.since = 0
         self.epoch = 0
@@ -81,4 +82,5 @@ class OpenCall:
         self.handled = 0
         self.switched_mode = False
         self.trusted = False
-        self.watched: Watched | None = None
+        self.wants_gradients = False
+        self.watched: Any = None

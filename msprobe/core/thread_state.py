@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import FrameType
 
-from msprobe.dispatch.open_call import OpenCall
+from msprobe.core.open_call import OpenCall
 
 
 class ThreadState(threading.local):

@@ -1,28 +1,22 @@
 """Record functions that the user names (``register_custom_api``).
 
-torch tells nothing about a call of an arbitrary Python function, so the attribute that holds it is replaced, and put
+No framework tells about a call of an arbitrary Python function, so the attribute that holds it is replaced, and put
 back as it was.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
 from msprobe.core.errors import LifecycleError
-from msprobe.core.risk import Risk
-from msprobe.dispatch.api_mode import ApiMode, hidden
-from msprobe.dispatch.api_table import Api
 
 _LOG = logging.getLogger("msprobe")
 _MISSING: Final = object()  # the attribute is inherited, or made by __getattr__
-Active = Callable[[], "ApiMode | None"]
+Recording = Callable[[str, str, Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +43,12 @@ class CustomApis:
 
     Parameters
     ----------
-    active : callable
-        Returns the mode to record with, or None when nothing is recorded in this thread now.
+    recording : callable
+        Given prefix, name and a function, returns the function that records the calls of it.
     """
 
-    def __init__(self, active: Active) -> None:
-        self._active = active
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
         self._registered: dict[tuple[int, str], _Registered] = {}
 
     def register(self, module: Any, name: str, prefix: str | None) -> None:
@@ -83,10 +77,8 @@ class CustomApis:
                 f"register_custom_api: {_name_of(module)}.{name} is a {type(found).__name__}; only functions and "
                 "other callables can be recorded"
             )
-        api = Api(prefix or _name_of(module), name)
-        api.risk = Risk.CORE
         before = _stored(module, name)
-        replacement = self._replacement(api, module, name, found)
+        replacement = self._replacement(prefix or _name_of(module), module, name, found)
         setattr(module, name, replacement)
         self._registered[key] = _Registered(module, before, replacement)
 
@@ -107,26 +99,13 @@ class CustomApis:
         else:
             setattr(module, name, kept.before)
 
-    def _replacement(self, api: Api, module: Any, name: str, found: Callable[..., Any]) -> Any:
+    def _replacement(self, prefix: str, module: Any, name: str, found: Callable[..., Any]) -> Any:
         """What to store in place of the function: of the same kind, so that it binds to the same first argument."""
         if isinstance(module, type):
             raw = inspect.getattr_static(module, name)
             if isinstance(raw, (staticmethod, classmethod)):
-                return type(raw)(self._recording(api, raw.__func__))
-        return self._recording(api, found)
-
-    def _recording(self, api: Api, function: Callable[..., Any]) -> Callable[..., Any]:
-        active = self._active
-
-        @functools.wraps(function)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            mode = None if torch.compiler.is_compiling() else active()
-            if mode is None:
-                return function(*args, **kwargs)
-            with hidden(mode):
-                return mode.call(api, function, args, kwargs)
-
-        return recorded
+                return type(raw)(self._recording(prefix, name, raw.__func__))
+        return self._recording(prefix, name, found)
 
 
 def _stored(holder: Any, name: str) -> Any:

@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from msprobe.dispatch.inert import VanishingHook
-from msprobe.measure.scalars import json_key
-
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-
-    from msprobe.dispatch.capture import Capture
+from msprobe.core.recorder import Recorder
+from msprobe.measure.plain_scalars import json_key
 
 _LOG = logging.getLogger("msprobe")
-_task_id = torch._C._current_graph_task_id
+
+
+class TensorHooks(Protocol):
+    """What a framework knows about the gradients of tensors."""
+
+    def needs_gradient(self, value: Any) -> bool | None:
+        """Whether a tensor needs a gradient; None if ``value`` is no tensor."""
+
+    def watch(self, tensor: Any, arrived: Callable[[Any], None]) -> Callable[[], None]:
+        """Call ``arrived`` with the gradient of ``tensor`` in each backward pass; returns what ends that."""
+
+    def backward_pass(self) -> int:
+        """Number of the backward pass that is running, -1 when there is none."""
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when the running backward pass is over."""
+
+    def hidden(self) -> AbstractContextManager[Any]:
+        """Inside, calls of the framework are not recorded."""
 
 
 class _Place(NamedTuple):
@@ -66,17 +78,19 @@ class VariableSaver:
 
     Parameters
     ----------
-    capture : Capture
+    capture : Recorder
         Owner of the writer, the encoder and the counters.
+    hooks : TensorHooks
     tensors : bool
         Whether the tensors themselves are stored, too.
     """
 
-    def __init__(self, capture: Capture, *, tensors: bool) -> None:
+    def __init__(self, capture: Recorder, hooks: TensorHooks, *, tensors: bool) -> None:
         self._capture = capture
+        self._hooks = hooks
         self._tensors = tensors
         self._waiting: dict[int, _Gradients] = {}
-        self._handles: list[RemovableHandle] = []
+        self._endings: list[Callable[[], None]] = []
 
     def save(self, variable: Any, name: str, *, save_backward: bool) -> None:
         """Write ``variable`` and, when they arrive, the gradients of its tensors.
@@ -90,7 +104,7 @@ class VariableSaver:
         save_backward : bool
             Whether gradients are written, too.
         """
-        with torch._C.DisableTorchFunction():
+        with self._hooks.hidden():
             try:
                 self._save(variable, name, save_backward)
             except Exception as error:  # noqa: BLE001 - hook boundary
@@ -115,26 +129,41 @@ class VariableSaver:
             self._watch(variable, f"{name}_grad.{number}.debug")
 
     def _watch(self, variable: Any, name: str) -> None:
-        tensors: dict[str, torch.Tensor] = {}
-        shape = _shape(variable, "", tensors, ())
+        tensors: dict[str, Any] = {}
+        shape = self._shape(variable, "", tensors, ())
         gradients = _Gradients(name, shape, len(tensors), self._capture.epoch)
         self._waiting[id(gradients)] = gradients
         for path, tensor in tensors.items():
-            self._handles.append(tensor.register_hook(_Arrived(self, gradients, path)))
+            self._endings.append(self._hooks.watch(tensor, _Arrived(self, gradients, path)))
 
-    def arrived(self, gradients: _Gradients, path: str, gradient: torch.Tensor) -> None:
+    def _shape(self, value: Any, path: str, tensors: dict[str, Any], parents: tuple[int, ...]) -> Any:
+        """Structure of ``value`` as the encoder writes it; tensors that need a gradient are added to ``tensors``."""
+        needs = self._hooks.needs_gradient(value)
+        if needs is not None:
+            if not needs:
+                return None
+            tensors[path] = value
+            return _Place(path)
+        pairs = _pairs(value)
+        if pairs is None or id(value) in parents:
+            return None
+        inside = (*parents, id(value))
+        found = {key: self._shape(item, f"{path}.{key}", tensors, inside) for key, item in pairs}
+        return list(found.values()) if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") else found
+
+    def arrived(self, gradients: _Gradients, path: str, gradient: Any) -> None:
         """The gradient of the tensor at ``path`` has been computed."""
         capture = self._capture
         if gradients.epoch != capture.epoch or capture.writer is None:
             return
-        with torch._C.DisableTorchFunction():
+        with self._hooks.hidden():
             try:
                 self._gather(gradients, path, gradient)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 capture.failed(f"gradient of {gradients.name}{path}", error)
 
-    def _gather(self, gradients: _Gradients, path: str, gradient: torch.Tensor) -> None:
-        task = _task_id()
+    def _gather(self, gradients: _Gradients, path: str, gradient: Any) -> None:
+        task = self._hooks.backward_pass()
         if gradients.arrived is not None and (gradients.task != task or path in gradients.arrived):
             self._finish(gradients)
         if gradients.arrived is None:
@@ -142,7 +171,7 @@ class VariableSaver:
             gradients.passes += 1
             self._waiting[id(gradients)] = gradients
             if task != -1:
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._flush(task))
+                self._hooks.at_end(lambda: self._flush(task))
         encoder = self._capture.encoder
         file = f"{gradients.record_name}{path}" if self._tensors else None
         gradients.arrived[path] = encoder.encode(gradient, file)
@@ -168,40 +197,23 @@ class VariableSaver:
         """Write nulls for the values that no backward pass has reached, and take the hooks away."""
         for gradients in list(self._waiting.values()):
             self._finish(gradients)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for end in self._endings:
+            end()
+        self._endings.clear()
 
 
-class _Arrived(VanishingHook):
-    """Hook of one saved tensor. It returns nothing, so the gradient stays as it is."""
+class _Arrived:
+    """Called with the gradient of one place of a saved value."""
 
     __slots__ = ("_gradients", "_path", "_saver")
-    __torch_unserializable__ = True  # torch need not warn when the tensor is pickled
 
     def __init__(self, saver: VariableSaver, gradients: _Gradients, path: str) -> None:
         self._saver = saver
         self._gradients = gradients
         self._path = path
 
-    def __call__(self, gradient: torch.Tensor) -> None:
-        if not torch.compiler.is_compiling():
-            self._saver.arrived(self._gradients, self._path, gradient)
-
-
-def _shape(value: Any, path: str, tensors: dict[str, torch.Tensor], parents: tuple[int, ...]) -> Any:
-    """Structure of ``value`` as the encoder writes it; tensors that need a gradient are added to ``tensors``."""
-    if isinstance(value, torch.Tensor):
-        if not value.requires_grad:
-            return None
-        tensors[path] = value
-        return _Place(path)
-    pairs = _pairs(value)
-    if pairs is None or id(value) in parents:
-        return None
-    inside = (*parents, id(value))
-    found = {key: _shape(item, f"{path}.{key}", tensors, inside) for key, item in pairs}
-    return list(found.values()) if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") else found
+    def __call__(self, gradient: Any) -> None:
+        self._saver.arrived(self._gradients, self._path, gradient)
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]] | None:
@@ -209,8 +221,9 @@ def _pairs(value: Any) -> Iterator[tuple[str, Any]] | None:
         return ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, Mapping):
         return ((json_key(key), item) for key, item in value.items())
-    if hasattr(value, "_fields") and isinstance(value, tuple):
-        return zip(value._fields, value, strict=True)
+    fields = getattr(value, "_fields", None)
+    if fields is not None and isinstance(value, tuple):
+        return zip(fields, value, strict=True)
     if isinstance(value, (list, tuple)):
         return ((str(index), item) for index, item in enumerate(value))
     return None
