@@ -116,8 +116,8 @@ def plan_kernel_dump(
     """
     if config.level is not Level.L2:
         hint = (
-            'level "L0" taps the graph itself and is given no file, but with task "statistics" on Ascend; levels "L1" and '
-            '"mix" need a dynamic graph'
+            'level "L0" taps the graph itself and is given no file, but with task "statistics" on Ascend; levels "L1" '
+            'and "mix" need a dynamic graph'
         )
         raise ConfigError([Problem("level", config.level.value, '"L2" for a kernel dump', hint)])
     check_for_mode(config, mode, environ)
