@@ -34,6 +34,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
+	@command -v chromedriver >/dev/null || echo "No chromedriver: tests of HTML pages in a browser are skipped (apt-get install chromium chromium-driver)"
 	$(BIN)/python -m pytest --ignore tests/triton --ignore tests/mindspore
 
 test-triton: .venv-triton/.installed

@@ -17,6 +17,7 @@ from msprobe.compare.command import compare
 from msprobe.core.errors import MsprobeError
 from msprobe.ms_static.command import config_kernel_dump, kernel_records
 from msprobe.replay.command import acc_check
+from msprobe.report import command as report_command
 
 EXIT_BAD_INPUT = 2
 
@@ -32,6 +33,9 @@ app.add_typer(config_app, name="config")
 app.command("acc_check")(acc_check)
 config_app.command("kernel-dump")(config_kernel_dump)
 app.command("kernel-records")(kernel_records)
+app.command("overflow_check")(report_command.overflow_check)
+app.command("parse")(report_command.parse)
+app.command("report")(report_command.report)
 
 
 @config_app.command("check")
