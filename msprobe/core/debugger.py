@@ -148,7 +148,7 @@ class Debugger(metaclass=PerProcess):
         Parameters
         ----------
         discard : bool
-            The step does not count (warm-up): its number is used again.
+            The step does not count (warm-up): what it has written is deleted, and its number is used again.
         """
         cls._current()._session.step(discard=discard)
 

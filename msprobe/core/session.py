@@ -97,6 +97,7 @@ class Session:
         if self.started:
             self._suspend()
             if self._writer is not None:
+                self._learn_rank()
                 self._writer.pause()
 
     def step(self, *, discard: bool = False) -> None:
@@ -105,13 +106,13 @@ class Session:
         Parameters
         ----------
         discard : bool
-            The step does not count (warm-up): its number is used again, its data is written over.
+            The step does not count (warm-up): what it has written is deleted, and its number is used again.
         """
         if self._foreign_process():
             return
         if self._requested:
             self.tell("step() was called before stop(); recording goes on with the next step")
-        self._end_step()
+        self._end_step(discard=discard)
         if not discard:
             self.step_index += 1
         self._follow_config_file()
@@ -130,7 +131,7 @@ class Session:
             return False
         self._ever_started = True
         if self._writer is None:
-            if not self._wanted(self._rank_id):
+            if not self._wanted():
                 return False
             self._open_step()
         return True
@@ -183,7 +184,7 @@ class Session:
 
     def _begin(self) -> None:
         """Record from here on, if this step and rank are wanted."""
-        if not self._wanted(self._rank_id):
+        if not self._wanted():
             return
         if self._writer is None:
             self._open_step()
@@ -272,20 +273,28 @@ class Session:
 
     # -- steps and ranks
 
-    def _wanted(self, rank_id: int | None) -> bool:
+    def _learn_rank(self) -> int | None:
+        """Rank of this process, if it is known by now; its folders get its name."""
+        rank = self.adapter.rank() if self._rank_id is None else self._rank_id
+        if rank is not None:
+            self._layout.set_rank(rank)
+        return rank
+
+    def _wanted(self) -> bool:
         reason = self._why_not_now()
         if reason is not None:
             self._idle_reason = reason
             return False
         ranks = self.config.rank
-        rank = self.adapter.rank() if rank_id is None else rank_id
-        if rank is not None:
-            self._layout.set_rank(rank)
+        rank = self._learn_rank()
         if not ranks:
             return True
         if rank is None:
+            rank = _launched_rank()
+        if rank is None:
             self._idle_reason = (
-                f"rank is {sorted(ranks)}, but this is a single process without a process group; use rank: []"
+                f"rank is {sorted(ranks)}, but this is a single process, or one whose process group is not there yet; "
+                "use rank: [], or call start() after init_process_group()"
             )
             self.tell(f"nothing is recorded: {self._idle_reason}")
             return False
@@ -324,7 +333,7 @@ class Session:
         OPEN.discard(self)
         OPEN.add(self)
 
-    def _end_step(self) -> None:
+    def _end_step(self, *, discard: bool = False) -> None:
         if self.started:
             self._suspend()
         tokens = self._tokens
@@ -333,10 +342,15 @@ class Session:
             calls, tokens.calls = tokens.calls, 0
         if writer is None:
             return
+        self._learn_rank()
         report = self.adapter.close_step()
         writer.flush()
         had_folder = writer.has_folder  # of structure, which has a hierarchy and no records
         writer.finish(report)
+        if discard:
+            self._layout.discard(writer)
+            self._idle_reason = "every step was discarded (step(discard=True))"
+            return
         self._recorded = self._recorded or writer.recorded > 0 or (self.config.task == "structure" and had_folder)
         if not self._recorded:
             self._idle_reason = _why_empty(report, writer.failures)
@@ -357,6 +371,12 @@ class Session:
 def _check_count(number: object, what: str, *, required: bool = False) -> None:
     if (number is not None or required) and (type(number) is not int or number < 0):
         raise LifecycleError(f"{what} must be an integer >= 0, not {number!r}")
+
+
+def _launched_rank() -> int | None:
+    """Rank that torchrun has given to this process, before it makes its process group."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if "WORLD_SIZE" in os.environ and rank.isdigit() else None
 
 
 def _is_child() -> bool:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,10 +28,14 @@ from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.optimizer_steps import OptimizerSteps
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.dispatch.root_modules import RootModules
+from msprobe.dispatch.sharded_modules import class_name
 from msprobe.dispatch.status_register import npu_in_use
 from msprobe.dispatch.tensor_hooks import TorchHooks
 from msprobe.dispatch.token_hook import BeforeForward
 from msprobe.store import StepWriter
+
+if TYPE_CHECKING:
+    from msprobe.dispatch.collectives import Collectives
 
 _LOG = logging.getLogger("msprobe")
 
@@ -69,6 +73,7 @@ class PytorchAdapter:
         self._modules = earlier._modules if earlier is not None else ModuleHooks(self.capture, self._mode)
         self._modules.serve(self.capture, self._mode)
         self._single: ModuleHooks | None = None
+        self._collectives = _collectives_of(config, self.capture, self._mode)
         self._parameters = ParameterGradients(self.capture)
         self._optimizer_steps = OptimizerSteps(self._optimizer_begins, self.capture.end_phase)
         self.saver: VariableSaver | None = None
@@ -128,6 +133,9 @@ class PytorchAdapter:
         """Emit what waits, restart names; returns the coverage of the step."""
         if self.saver is not None:
             self.saver.close_step()
+        if self._collectives is not None:
+            self._collectives.close_step()
+        self._note_process_group()
         report = self.capture.close_step()
         self.capture.writer = None
         self._optimizer_steps.sweep()
@@ -137,7 +145,14 @@ class PytorchAdapter:
 
     def report(self) -> Mapping[str, Any]:
         """Coverage of the open step."""
+        self._note_process_group()
         return self.capture.report()
+
+    def _note_process_group(self) -> None:
+        """A record names no group where it is the default one: who that is, is said once."""
+        if _distributed():
+            group = {"rank": torch.distributed.get_rank(), "world_size": torch.distributed.get_world_size()}
+            self.capture.coverage.notes["process_group"] = group
 
     def exhausted(self) -> str | None:
         """Why no later step is recorded, or None."""
@@ -171,10 +186,14 @@ class PytorchAdapter:
         if self._mode is not None and self._engine is not None:
             self._engine.attach()
             self._mode.enter_thread()
+        if self._collectives is not None:
+            self._collectives.attach()
 
     def detach(self) -> None:
         """Remove every hook and the mode."""
         self.capture.running = False
+        if self._collectives is not None:
+            self._collectives.detach()
         self.end_module_dump()
         if self._mode is not None and self._engine is not None:
             self._mode.leave_thread()
@@ -225,7 +244,7 @@ class PytorchAdapter:
         if self._mode is not None:
             self._mode.paused = True
         self._single = ModuleHooks(self.capture, None)
-        self._single.record_alone(f"Module.{dump_name}.{type(module).__name__}", module)
+        self._single.record_alone(f"Module.{dump_name}.{class_name(module)}", module)
 
     def end_module_dump(self) -> None:
         """Record again what the level records."""
@@ -260,6 +279,15 @@ def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:
         check_acc_check(config, table)
     by_name = bool(config.scope or config.list)
     return capture, ApiMode(capture, table, Risk.LOW if by_name else LOWEST_RECORDED[config.risk_level])
+
+
+def _collectives_of(config: Config, capture: Capture, mode: ApiMode | None) -> Collectives | None:
+    """What records communication: none at L2, where operators are recorded, nor where APIs are run again."""
+    if mode is None or config.level == "L2" or config.task == "acc_check" or not torch.distributed.is_available():
+        return None
+    from msprobe.dispatch.collectives import Collectives  # noqa: PLC0415 - needs a torch that has torch.distributed
+
+    return Collectives(capture, mode)
 
 
 def _processors() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -14,6 +14,10 @@ from msprobe.dispatch.call_site import CallSites, find_caller
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.departure import leave_after_call
 from msprobe.dispatch.recompute import prepares_recomputation
+from msprobe.dispatch.sharded_modules import is_wrapper_code
+
+if TYPE_CHECKING:
+    from msprobe.dispatch.collectives import Collectives
 
 _NO_KWARGS: Mapping[str, Any] = {}
 _DisableTorchFunction = torch._C.DisableTorchFunction
@@ -37,6 +41,8 @@ class ApiMode(TorchFunctionMode):
     ----------
     paused : bool
         Calls of every thread pass unseen.
+    collectives : Collectives or None
+        Records operators that communicate.
     """
 
     def __init__(self, capture: Capture, table: ApiTable, lowest: Risk) -> None:
@@ -46,6 +52,7 @@ class ApiMode(TorchFunctionMode):
         self._lowest = lowest
         self._sites = CallSites()
         self.paused = False
+        self.collectives: Collectives | None = None
         self._wanted: dict[Any, Api | None] = {}
 
     def enter_thread(self) -> None:
@@ -99,6 +106,8 @@ class ApiMode(TorchFunctionMode):
         if api is _LOW_RISK:
             self._capture.coverage.low_risk += 1
             return func(*args, **(kwargs or _NO_KWARGS))
+        if api.communicates and self.collectives is not None:
+            return self.collectives.run_functional(api.name, func, args, kwargs or _NO_KWARGS)
         if api.transparent and not kwargs and hasattr(func, "__wrapped__"):
             return self._look_inside(func.__wrapped__, args)
         return self.call(api, func, args, kwargs or _NO_KWARGS)
@@ -132,6 +141,9 @@ class ApiMode(TorchFunctionMode):
                 if api.at_site:
                     api = self._sites.resolve(api, caller, args)
                 wanted = api.risk >= self._lowest and not prepares_recomputation(api.base, caller.frame)
+                if wanted and is_wrapper_code(caller.frame):
+                    wanted = False
+                    capture.coverage.not_recorded["call that torch.distributed makes around the model"] += 1
                 written = self._sites.as_written(func, caller, args, kwargs) if caller.wrapped else (args, kwargs)
                 opened = capture.begin(api.base, *written, caller.frame) if wanted else None
             except Exception as error:  # noqa: BLE001 - hook boundary

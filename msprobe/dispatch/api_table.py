@@ -40,6 +40,9 @@ _TRANSPARENT = frozenset({"__rdiv__", "__rtruediv__", "__rfloordiv__", "__rlshif
 # Operator namespaces that serve the framework itself.
 _BOOKKEEPING = frozenset({"profiler", "prim", "prims", "rngprims", "inductor"})
 
+# Operators of torch.distributed._functional_collectives.
+_FUNCTIONAL_COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+
 _VF_NAMES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 # Second names of torch.mm and others: builtins of one C function compare equal, so they would be taken for each other.
@@ -84,13 +87,26 @@ class Api:
     base : str
         ``Prefix.name``, the part of a record name before the index.
     risk : Risk
-    ignored, engine, transparent : bool
-        Not a record; an entry into the autograd engine; recorded through what it calls.
+    ignored, engine, transparent, communicates : bool
+        Not a record; an entry into the autograd engine; recorded through what it calls; an operator whose result comes
+        from other ranks, and later.
     at_site : bool
         Whether the call site decides about the final name.
     """
 
-    __slots__ = ("at_site", "base", "engine", "ignored", "name", "operator", "other", "prefix", "risk", "transparent")
+    __slots__ = (
+        "at_site",
+        "base",
+        "communicates",
+        "engine",
+        "ignored",
+        "name",
+        "operator",
+        "other",
+        "prefix",
+        "risk",
+        "transparent",
+    )
 
     def __init__(self, prefix: str, name: str, *, other: Api | None = None, ignored: bool = False) -> None:
         self.prefix = prefix
@@ -100,6 +116,7 @@ class Api:
         self.ignored = ignored
         self.engine = False
         self.transparent = False
+        self.communicates = False
         self.operator = prefix == "Tensor" and name in _OPERATOR_FUNCTIONS
         self.other = other
         short = prefix == "Tensor" and name in SHORT_FUNCTIONS
@@ -191,7 +208,12 @@ def _name_unlisted(function: Any) -> Api:
         return Api("Tensor", name)
     if module and module.split(".")[0] != "torch":
         return Api("custom", name)
-    path = module.partition(".")[2]
+    return _name_of_torch(module.partition(".")[2], name)
+
+
+def _name_of_torch(path: str, name: str) -> Api:
+    if path == "distributed.distributed_c10d":
+        return Api("Distributed", name)
     if path in ("", "functional") or path.startswith("_C"):
         return Api("Torch", name)
     return Api("Torch", f"{path}.{name}")
@@ -200,6 +222,10 @@ def _name_unlisted(function: Any) -> Api:
 def _name_operator(function: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> Api:
     packet = function if isinstance(function, torch._ops.OpOverloadPacket) else function.overloadpacket
     namespace, _, op = packet._qualified_op_name.partition("::")
+    if namespace in _FUNCTIONAL_COLLECTIVES:
+        communication = Api("Distributed", f"{namespace}.{op}", ignored=op == "_wrap_tensor_autograd")
+        communication.communicates = True
+        return communication
     if namespace in _BOOKKEEPING:
         return Api("Torch", f"ops.{namespace}.{op}", ignored=True)
     prefix = {"aten": "Aten", "npu": "NPU"}.get(namespace)

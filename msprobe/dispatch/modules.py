@@ -21,6 +21,7 @@ from msprobe.dispatch.fused_inference import FUSED, takes_fused_path, watched_fo
 from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.operands import local_variable
+from msprobe.dispatch.sharded_modules import class_name
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -42,7 +43,7 @@ def named_calls(models: Sequence[torch.nn.Module], first: int = 0) -> Iterator[t
         prefix = f"Module.{index}." if several else "Module."
         for path, module in root.named_modules():
             if module is not root:
-                yield f"{prefix}{path}.{type(module).__name__}", module
+                yield f"{prefix}{path}.{class_name(module)}", module
 
 
 class ModuleHooks:

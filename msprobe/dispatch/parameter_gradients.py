@@ -29,6 +29,7 @@ class ParameterGradients:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._handles: list[RemovableHandle] = []
+        self._nodes: dict[int, torch.autograd.graph.Node] = {}  # of parameters with a main_grad
         self._open: dict[str, dict[str, Any]] = {}
         self._expected: dict[str, int] = {}
         self._models: Sequence[torch.nn.Module] = ()
@@ -39,9 +40,21 @@ class ParameterGradients:
         for base, module in named_calls(models, first):
             self._expected[base] = 0
             for key, parameter in _own(module):
-                hook = _Accumulated(self, base, key)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+                self._handles.append(self._listen(parameter, _Accumulated(self, base, key)))
                 self._expected[base] += 1
+
+    def _listen(self, parameter: torch.Tensor, hook: _Accumulated) -> RemovableHandle:
+        """Call ``hook`` when a gradient has been added.
+
+        A framework that keeps ``main_grad`` adds to it in a hook of the node that accumulates, as Megatron does, or in
+        one like ours: ours must come after. A hook of the node lets the gradient live until it has run.
+        """
+        in_node = getattr(parameter, "main_grad", None) is not None and not parameter._post_accumulate_grad_hooks
+        if not in_node:
+            return parameter.register_post_accumulate_grad_hook(hook)
+        node = torch.autograd.graph.get_gradient_edge(parameter).node
+        self._nodes[id(parameter)] = node  # the parameter itself holds it weakly only
+        return node.register_hook(lambda *_: hook(parameter))
 
     def remove(self) -> None:
         """Take all hooks away; what has arrived is recorded, parameters that have come since are counted."""
@@ -54,9 +67,12 @@ class ParameterGradients:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._nodes.clear()
         self.flush()
 
     def _watches(self, parameter: torch.Tensor) -> bool:
+        if id(parameter) in self._nodes:
+            return True
         hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
         return any(isinstance(hook, _Accumulated) and hook.gradients is self for hook in hooks.values())
 

@@ -235,6 +235,14 @@ def _zero_tensor(tensor: torch.Tensor) -> TensorView:
     return _wrapped(tensor, _strided(zeros))
 
 
+def _is_complete(tensor: Any) -> bool:
+    return _IS_ASYNCHRONOUS(tensor) and bool(tensor.completed)
+
+
+def _complete(tensor: Any) -> TensorView:
+    return _wrapped(tensor, view_tensor(tensor.elem))
+
+
 _UNREADABLE = {
     "FakeTensor": "fake tensor: no data",
     "FunctionalTensor": "functional tensor: no data while tracing",
@@ -282,9 +290,12 @@ def _is_zero(tensor: Any) -> bool:
     return bool(tensor._is_zerotensor())
 
 
+_IS_ASYNCHRONOUS = _is_class("AsyncCollectiveTensor")
+
 #: (does this kind apply?, how to view it), first match wins: wrappers before layouts.
 _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], TensorView]], ...] = (
     (_is_functorch, _functorch_wrapper),
+    (_is_complete, _complete),
     (_is_class(*_UNREADABLE), _unreadable),
     (_is_class("DTensor"), _dtensor),
     (torch._is_functional_tensor, _functional),

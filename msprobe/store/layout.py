@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -69,6 +70,23 @@ class RunLayout:
             refusal = error  # an earlier run that cannot be moved must not be mixed with this one
         self._writer = StepWriter(folder, announcer=self.announcer, refusal=refusal, **options)
         return self._writer
+
+    def discard(self, writer: StepWriter) -> None:
+        """Delete what a finished step of this process has written; other ranks' parts of it stay.
+
+        Never raises because of the disk: what cannot be deleted stays, and a warning says so.
+        """
+        if not writer.has_folder:
+            return
+        try:
+            shutil.rmtree(writer.folder)
+            with contextlib.suppress(OSError):  # another rank has its folder there
+                writer.folder.parent.rmdir()
+        except OSError as error:
+            self.announcer.warn(
+                ("discard", error.errno),
+                f"msprobe cannot delete {writer.folder} of a discarded step: {error.strerror}. It stays.",
+            )
 
     def set_rank(self, rank: int) -> None:
         """Name the folders of this process after its rank.

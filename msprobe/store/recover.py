@@ -57,6 +57,12 @@ class RecoverReport:
         return sum(report.state == "repaired" for report in self.folders)
 
 
+_NOTHING = {
+    TAIL_DUMP: b'{"task":"","level":"","framework":"","dump_data_dir":"","data":{}}',
+    TAIL_OBJECT: b"{}",
+}
+
+
 def recover(path: str | Path) -> RecoverReport:
     """Make every dump below a folder loadable with ``json.load``.
 
@@ -114,6 +120,10 @@ def _recover_folder(folder: Path) -> FolderReport:
 def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     """Complete one growing object; return bytes cut and members kept."""
     text = file.read_bytes()
+    if not text:  # the process was killed between making the file and its first line
+        _replace(file, _NOTHING[tail])
+        actions.append(f"{file.name}: nothing had been written to it yet; made an empty one")
+        return 0, 0
     if not is_growing(text, tail):
         _check_foreign(file, text)
         return 0, 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 FOLDER_MODE = 0o750
 FILE_MODE = 0o640
+_ATTEMPTS = 20
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,12 +38,13 @@ class StepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        parent = os.open(path.parent, _OPEN_FOLDER)
-        try:
-            self._fd = _make_and_open(path.name, parent)
-        finally:
-            os.close(parent)
+        for _ in range(_ATTEMPTS):
+            try:
+                self._fd = _make_with_parent(path)
+            except FileNotFoundError:  # another rank has just removed the empty step folder (a discarded step)
+                continue
+            return
+        self._fd = _make_with_parent(path)
 
     def subfolder(self, name: str) -> StepFolder:
         """Create and hold a folder inside this one."""
@@ -147,6 +149,15 @@ def write_pieces(descriptor: int, pieces: Sequence[bytes | bytearray | memoryvie
         if views:
             views[0] = views[0][taken:]
     return total
+
+
+def _make_with_parent(path: Path) -> int:
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    parent = os.open(path.parent, _OPEN_FOLDER)
+    try:
+        return _make_and_open(path.name, parent)
+    finally:
+        os.close(parent)
 
 
 def _make_and_open(name: str, parent: int) -> int:

@@ -228,3 +228,14 @@ def test_recover_leaves_a_step_alone_that_a_living_process_writes(tmp_path: Path
     writer.finish({})
     assert [entry.state for entry in recover(tmp_path).folders] == ["fine"]
     assert read_dump(tmp_path / "step0" / "rank0").complete
+
+
+def test_a_process_that_was_killed_before_its_first_line_leaves_an_empty_dump(tmp_path: Path) -> None:
+    folder = tmp_path / "step0" / "rank0"
+    folder.mkdir(parents=True)
+    for name in ("dump.json", "construct.json"):
+        (folder / name).touch()
+    assert [report.state for report in recover(tmp_path).folders] == ["repaired"]
+    assert json.loads((folder / "dump.json").read_bytes())["data"] == {}
+    assert json.loads((folder / "construct.json").read_bytes()) == {}
+    assert [report.state for report in recover(tmp_path).folders] == ["fine"]
