@@ -7,7 +7,6 @@ failure of the tool, but it is a message to the program.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import FrameType, TracebackType
 
 
@@ -42,4 +41,7 @@ def _is_handler(frame: FrameType) -> bool:
     values = [local.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & 0x04:
         values.extend(local.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ()))
-    return any(isinstance(number, int) and interrupted is frame.f_back for number, interrupted in pairwise(values))
+    return any(
+        isinstance(number, int) and interrupted is frame.f_back
+        for number, interrupted in zip(values, values[1:], strict=False)
+    )

@@ -15,8 +15,8 @@ from msprobe.store.part_file import SEPARATOR, TAIL_DUMP, TAIL_OBJECT, cut_back,
 from msprobe.store.process_start import start_ticks
 from msprobe.store.reader import DumpReadError, read_stacks
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE
-from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
 from msprobe.store.step_folder import FILE_MODE
+from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
 from msprobe.store.tensor_files import TENSOR_FOLDER
 
 

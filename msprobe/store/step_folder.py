@@ -86,7 +86,7 @@ class StepFolder:
 
     def is_empty(self) -> bool:
         """Tell whether nothing is in the folder."""
-        return not os.listdir(self._fd)  # noqa: PTH208 - by its descriptor: the path may name another folder by now
+        return not os.listdir(self._fd)
 
     @property
     def is_open(self) -> bool:

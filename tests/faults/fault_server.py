@@ -1,4 +1,4 @@
-"""A process that has imported torch and forks one child per job: a hundred real processes cost what one import does.
+"""A process that has imported torch and forks one child per job, so that a hundred real processes cost what one import does.
 
 Reads one JSON list of jobs per line, answers with one JSON list of outcomes. The children end by themselves, are ended
 at the moment that their job says, or die with this process.
@@ -111,7 +111,7 @@ def main() -> None:
     for line in sys.stdin:
         answer = run_all(json.loads(line))
         if isinstance(answer, dict):
-            sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - the server's own is not the child's to read
+            sys.stdin = open(os.devnull)  # noqa: SIM115 - the server's own is not the child's to read
             become(answer)
             return
         print(json.dumps(answer), flush=True)

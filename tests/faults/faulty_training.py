@@ -24,7 +24,7 @@ def interrupted(folder: Path, *, level: str, task: str, seconds: float, seed: in
 
     import torch
 
-    class TimeIsUpError(Exception):
+    class TimeIsUp(Exception):
         pass
 
     raised = arrived = quiet = 0
@@ -32,7 +32,7 @@ def interrupted(folder: Path, *, level: str, task: str, seconds: float, seed: in
     def handler(_number: int, _frame: Any) -> None:
         nonlocal raised
         raised += 1
-        raise TimeIsUpError
+        raise TimeIsUp
 
     debugger = open_debugger(folder, level=level, task=task)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -47,7 +47,7 @@ def interrupted(folder: Path, *, level: str, task: str, seconds: float, seed: in
             for _ in range(3):
                 model(batch).sum().backward()
             signal.setitimer(signal.ITIMER_REAL, 0)
-        except TimeIsUpError:  # noqa: PERF203 - each round may be interrupted
+        except TimeIsUp:
             arrived += 1
             quiet += not torch.is_grad_enabled()
             torch.set_grad_enabled(True)

@@ -70,7 +70,7 @@ def alarm() -> Iterator[Callable[[Any], BaseException]]:
 
 @pytest.mark.parametrize(
     "handler",
-    [plain, inner, Handlers().method, Handlers(), functools.partial(plain), lambda *received: plain(*received)],  # noqa: PLW0108
+    [plain, inner, Handlers().method, Handlers(), functools.partial(plain), lambda *received: plain(*received)],
     ids=["function", "function in a function", "method", "object", "partial", "lambda"],
 )
 def test_a_handler_is_told_by_its_arguments(alarm: Callable[[Any], BaseException], handler: Any) -> None:
