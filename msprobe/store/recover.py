@@ -118,7 +118,7 @@ def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     """Complete one growing object; return bytes cut and members kept."""
     text = file.read_bytes()
     if not text:  # the process was killed between making the file and its first line
-        _replace(file, _NOTHING[tail])
+        file.write_bytes(_NOTHING[tail])
         actions.append(f"{file.name}: nothing had been written to it yet; made an empty one")
         return 0, 0
     if not is_growing(text, tail):
