@@ -107,7 +107,10 @@ def photograph(page: Path, picture: Path, *, dark: bool = False) -> None:
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
         driver.get(page.resolve().as_uri())
+        end = time.monotonic() + 30
         while driver.execute_script("return document.documentElement.dataset.ready") != "true":
+            if time.monotonic() > end:
+                raise SystemExit(f"{page} does not open")
             time.sleep(0.05)
         driver.execute_script("document.documentElement.dataset.theme = arguments[0]", "dark" if dark else "light")
         time.sleep(0.5)

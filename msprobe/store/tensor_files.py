@@ -161,7 +161,7 @@ class TensorFiles:
             raise
         except OSError:
             with source.open("rb") as original:
-                self.write(target, lambda file: shutil.copyfileobj(original, file, 1 << 20))
+                self.write(name, lambda file: shutil.copyfileobj(original, file, 1 << 20))
         return target
 
     def _copy(self, source: str, target: str) -> None:
