@@ -8,14 +8,11 @@ already becomes a second name (hard link) of the same file.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from types import CodeType, FrameType
 from typing import BinaryIO, NamedTuple, Protocol, TypeGuard
 
-from msprobe.core.interruptions import pass_on_interruption
 from msprobe.store.tensor_files import Pieces, TensorFiles, safe_file_name
 
 _WAKE_BYTES = 4 << 20  # the thread is woken for this much; a wake-up for every small file would slow the training
@@ -114,13 +111,10 @@ class TensorQueue:
         self._background = background
         self._outlet: _Outlet | None = None
         self._jobs: deque[_Job] = deque()
-        self._busy: dict[int, tuple[int, _Job]] = {}  # number of a job that is being written -> the thread, the job
+        self._busy: dict[int, int] = {}  # number of a job that is being written -> the thread
         self._waiting = 0
         self._numbers = 0
-        # Entered as a lock, not through the condition: that is Python code, in which an exception of a signal handler
-        # would leave it locked.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._contents: dict[Hashable, _File] = {}
         self._keys: dict[str, Hashable] = {}
         self._pending: set[str] = set()
@@ -180,14 +174,14 @@ class TensorQueue:
             content.hold()
         else:
             content.release()  # nothing is read from it any more; a tensor must not live longer for its file's sake
-        with self._lock:
+        with self._changed:
             self._numbers += 1
             job = _Job(self._numbers, _File(target), content, source, size)
+            if source is None:
+                self._remember(key, job.file)
+            self._jobs.append(job)
             self._pending.add(target)
             self._waiting += size
-            self._jobs.append(job)
-            if source is None:  # after the job waits: an interrupted call must leave no source that nobody writes
-                self._remember(key, job.file)
             if self._background and self._waiting >= _WAKE_BYTES:
                 self._changed.notify_all()
             if self._background and self._thread is None:
@@ -208,7 +202,7 @@ class TensorQueue:
         if self._is_writing():
             return
         last = self._numbers
-        with self._lock:
+        with self._changed:
             self._changed.notify_all()
         helper = None
         if not self._background and self._waiting >= _WAKE_BYTES and not self._replaced:
@@ -217,14 +211,14 @@ class TensorQueue:
             self._write_until(last)
         if helper is not None:
             helper.join()
-        with self._lock:
+        with self._changed:
             while (self._jobs and self._jobs[0].number <= last) or any(number <= last for number in self._busy):
-                self._wait()
+                self._changed.wait(_POLL_SECONDS)
 
     def close(self) -> None:
         """Write everything and end the thread."""
         self.drain()
-        with self._lock:
+        with self._changed:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
@@ -270,9 +264,9 @@ class TensorQueue:
             return False
         while size <= self.bound < self._waiting + size and not self._is_writing():
             if not self._write_next(self._numbers):
-                with self._lock:
+                with self._changed:
                     if self._busy:
-                        self._wait()
+                        self._changed.wait(_POLL_SECONDS)
         return size <= self.bound
 
     def _write_now(
@@ -284,12 +278,11 @@ class TensorQueue:
         try:
             written = self._write(target, content, source)
         except Exception as error:  # noqa: BLE001 - the disk, or a tensor that cannot be read: not the training's trouble
-            pass_on_interruption(error)
             self._tell(target, error)
         finally:
             content.release()
         if not written:
-            with self._lock:
+            with self._changed:
                 self.lost += 1
             return None
         if source is None:
@@ -300,53 +293,28 @@ class TensorQueue:
 
     def _write_next(self, last: int) -> bool:
         """Write the oldest file that waits, if it was put not after number `last`."""
-        own = threading.get_ident()
-        job: _Job | None = None
+        with self._changed:
+            if not self._jobs or self._jobs[0].number > last:
+                return False
+            job = self._jobs.popleft()
+            self._busy[job.number] = threading.get_ident()
         written = False
         try:
-            with self._lock:
-                if not self._jobs or self._jobs[0].number > last:
-                    return False
-                job = self._jobs[0]
-                self._busy[job.number] = (own, job)
-                self._jobs.popleft()
             written = self._write(job.file.target, job.content, job.source)
         except Exception as error:  # noqa: BLE001 - as in _write_now
-            pass_on_interruption(error)
-            if job is not None:
-                self._tell(job.file.target, error)
+            self._tell(job.file.target, error)
         finally:
-            if job is not None:
-                self._conclude(job, written=written)
-        return True
-
-    def _conclude(self, job: _Job, *, written: bool) -> None:
-        try:
             if not written:
-                job.content.lose()  # before anybody is told: the record must not name the file
+                job.content.lose()
             job.content.release()
-        finally:
-            with self._lock:
+            with self._changed:
                 job.file.done, job.file.lost = True, not written
-                self._busy.pop(job.number, None)
-                if self._jobs and self._jobs[0] is job:  # interrupted before it was taken off
-                    self._jobs.popleft()
                 self.lost += not written
+                self._busy.pop(job.number, None)
                 self._pending.discard(job.file.target)
                 self._waiting -= job.size
                 self._changed.notify_all()
-
-    def _wait(self) -> None:
-        """Wait for a change, with the lock held; nobody waits for a write that an exception has cut off.
-
-        An exception of a signal handler can come at any instruction, also where the end of a write is being noted.
-        """
-        if self._changed.wait(_POLL_SECONDS):
-            return
-        frames = sys._current_frames()
-        for ident, job in list(self._busy.values()):
-            if not _runs(self._write_next.__code__, frames.get(ident)):
-                self._conclude(job, written=False)
+        return True
 
     def _write(self, target: str, content: TensorContent, source: _File | None) -> bool:
         """Write one file; False if it cannot be, and the reason was told before."""
@@ -360,13 +328,13 @@ class TensorQueue:
             else:
                 outlet.files.write_pieces(target, pieces)
             return True
-        with self._lock:
+        with self._changed:
             while not source.done:
-                self._wait()
+                self._changed.wait(_POLL_SECONDS)
         if source.lost:
             return False
         linked = outlet.files.link(source.target, target)
-        with self._lock:
+        with self._changed:
             self.linked += linked
             self._links = self._links and linked
         return True
@@ -376,8 +344,7 @@ class TensorQueue:
             self._outlet.on_error(target, error)
 
     def _is_writing(self) -> bool:
-        own = threading.get_ident()
-        return any(ident == own for ident, _ in list(self._busy.values()))
+        return threading.get_ident() in self._busy.values()
 
     def _write_until(self, last: int) -> None:
         while self._write_next(last):
@@ -386,7 +353,7 @@ class TensorQueue:
     def _run(self) -> None:
         idle = 0
         while True:
-            with self._lock:
+            with self._changed:
                 if not self._jobs:
                     if self._closed or idle > _IDLE_POLLS:
                         self._thread = None  # the next file starts another one
@@ -396,14 +363,6 @@ class TensorQueue:
                 last = self._numbers
             while self._write_next(last):
                 idle = 0
-
-
-def _runs(code: CodeType, frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _start(target: Callable[..., None], *arguments: int) -> threading.Thread | None:
