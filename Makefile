@@ -6,6 +6,7 @@
 # make test-mindspore  the MindSpore side, on the CPU build of MindSpore
 # make gpu-check   values and bandwidth on a CUDA device
 # make bench-overhead  slow-down of a training step, per level
+# make fuzz        hostile configurations, names and dump files, longer than in make test
 #
 # Each makes the virtual environment it needs. Set PYTHON to choose the interpreter (3.10 or newer; the lanes: 3.11).
 
@@ -19,7 +20,7 @@ PIP    := -m pip install --quiet --disable-pip-version-check
 # A lane without native kernels must not need a compiler; those with them must not fall back silently.
 LANE_INSTALL := MSPROBE_NO_NATIVE=1
 
-.PHONY: demo test lint types unit test-triton test-npu test-mindspore gpu-check bench-overhead clean
+.PHONY: demo test lint types unit test-triton test-npu test-mindspore gpu-check bench-overhead fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/train_llama.py
@@ -51,6 +52,9 @@ gpu-check: .venv-triton/.installed
 
 bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
+
+fuzz: $(STAMP)
+	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_hostile_files.py
 
 $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NATIVE)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
@@ -16,6 +17,7 @@ from msprobe.core.errors import ConfigError, Problem
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = JSONDecoder()
 _EXCERPT_WIDTH = 60
+_LARGEST = 4 << 20  # bytes; the longest lists of names that were ever of use have some hundred kilobytes
 _BOM = "\ufeff"
 
 # Start of the parser's own message -> what to do.
@@ -78,12 +80,16 @@ def read_config_text(path: Path) -> ConfigText:
         If the file cannot be read, is not UTF-8, is not JSON or is not an object. Syntax errors carry line and column.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         hint = "give the path of the JSON file itself" if path.is_dir() else "`msprobe config new` writes one"
         problem = Problem("config_path", os.fspath(path), f"a readable JSON file ({reason})", hint)
         raise ConfigError([problem], f"config file {path}") from error
+    if len(raw) > _LARGEST:
+        allowed = f"a configuration of at most {_LARGEST >> 20} MiB"
+        raise ConfigError([Problem("config_path", os.fspath(path), allowed)], f"config file {path}")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -121,8 +127,8 @@ def parse_config_text(text: str, source: str) -> ConfigText:
     def keep(pairs: list[tuple[str, object]]) -> dict[str, object]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            keys = [key for key, _ in pairs]
-            duplicates.extend(key for key in result if keys.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            duplicates.extend(key for key in result if counts[key] > 1)
         return result
 
     try:

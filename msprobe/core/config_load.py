@@ -99,6 +99,9 @@ def json_keywords(
     return {key: value for key, value in given.items() if value is not None}
 
 
+_MOST_PROBLEMS = 50
+"""Listed in one message."""
+
 _Broken = frozenset[tuple[str, ...]]
 
 
@@ -110,11 +113,16 @@ def _validate(data: Mapping[str, object]) -> tuple[ConfigFile, list[Problem], _B
         details = error.errors(include_url=False)
     problems = []
     broken = set()
-    for detail in details:
+    for number, detail in enumerate(details):
+        broken.add(tuple(str(part) for part in detail["loc"] if isinstance(part, str)))
+        if number >= _MOST_PROBLEMS:
+            continue
         context: dict[str, Any] = detail.get("ctx", {})
         allowed = context.get("allowed", "an object: { ... }")
         problems.append(Problem(_path_text(detail["loc"]), detail["input"], allowed, context.get("hint", "")))
-        broken.add(tuple(str(part) for part in detail["loc"] if isinstance(part, str)))
+    if len(details) > _MOST_PROBLEMS:
+        rest = len(details) - _MOST_PROBLEMS
+        problems.append(Problem("(more)", rest, f"no further problems; the first {_MOST_PROBLEMS} are listed"))
     return ConfigFile.model_validate(_without(data, broken)), problems, frozenset(broken)
 
 

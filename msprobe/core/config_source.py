@@ -16,6 +16,8 @@ from msprobe.core.errors import NOT_SET, ConfigError, Problem
 
 PACKAGED_CONFIG = Path(__file__).resolve().parents[1] / "config.json"
 """The configuration used when none is given."""
+_MOST_NAMED = 50
+"""Keys listed in one message."""
 SCHEMA_FILE = PACKAGED_CONFIG.with_name("config.schema.json")
 """JSON Schema of a configuration file, for editors."""
 
@@ -83,18 +85,22 @@ class ConfigSource:
 
 def unknown_key_warnings(raw: ConfigFile, source: ConfigSource) -> list[str]:
     """Return one warning that names every key nobody reads, each with its line and the key that was meant."""
-    guesses = {key: _guess(key, None) for key in raw.model_extra or {} if key != SCHEMA_KEY}
+    unknown: list[tuple[str, str | None]] = [(key, None) for key in raw.model_extra or {} if key != SCHEMA_KEY]
     for name in SECTIONS:
-        section = raw.section(Task(name))
-        guesses |= {f"{name}.{key}": _guess(key, name) for key in section.model_extra or {}}
-    if not guesses:
+        unknown += [(key, name) for key in raw.section(Task(name)).model_extra or {}]
+    if not unknown:
         return []
+    guesses = {
+        key if section is None else f"{section}.{key}": _guess(key, section) for key, section in unknown[:_MOST_NAMED]
+    }
     places = find_places(source.text, guesses)
     remarks = []
     for path, guess in guesses.items():
         line = f"line {places[path][0]}" if path in places else ""
         details = ", ".join(filter(None, (line, guess)))
         remarks.append(f'"{path}" ({details})' if details else f'"{path}"')
+    if len(unknown) > _MOST_NAMED:
+        remarks.append(f"and {len(unknown) - _MOST_NAMED} more")
     return [f"unknown keys are ignored: {'; '.join(remarks)}"]
 
 
@@ -115,4 +121,4 @@ def _guess(key: str, section: str | None) -> str:
 
 def duplicate_key_warnings(source: ConfigSource) -> list[str]:
     """Return one warning per key that stands twice: JSON readers silently take the last."""
-    return [f'"{key}" stands more than once: the last one counts' for key in source.duplicates]
+    return [f'"{key}" stands more than once: the last one counts' for key in source.duplicates[:_MOST_NAMED]]

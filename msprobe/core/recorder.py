@@ -19,6 +19,7 @@ from msprobe.core.api_lists import ApiLists
 from msprobe.core.call_stack import StackBook, StackNode
 from msprobe.core.config_record import Config
 from msprobe.core.coverage import Coverage
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.core.names import CallName, Counters
 from msprobe.core.open_call import OpenCall
 from msprobe.core.selection import ALL, NOTHING, Selection
@@ -185,6 +186,7 @@ class Recorder:
 
     def failed(self, where: str, error: BaseException) -> None:
         """Something in the capture itself went wrong: the user's run goes on, the reason is kept."""
+        pass_on_interruption(error)
         self.coverage.not_recorded[f"failed in the tool: {type(error).__name__} ({where})"] += 1
         if self.writer is not None:
             self.writer.note_failure(f"{where}: " + "".join(traceback.format_exception(error)))

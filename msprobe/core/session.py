@@ -16,6 +16,7 @@ from msprobe.core.adapter import Adapter
 from msprobe.core.config_record import Config
 from msprobe.core.config_reload import ConfigWatch
 from msprobe.core.errors import LifecycleError
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.core.token_window import TokenWindow
 from msprobe.store import RunLayout, StepWriter
 from msprobe.store.at_exit import OPEN
@@ -203,6 +204,7 @@ class Session:
             hooks()
         except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
             self._suspend()
+            pass_on_interruption(error)
             self.tell(f"nothing is recorded, the hooks cannot be installed: {type(error).__name__}: {error}")
 
     def _attach(self) -> None:
@@ -259,6 +261,7 @@ class Session:
             try:
                 successor = self.adapter.reconfigured(config)
             except Exception as error:  # noqa: BLE001 - hook boundary: the user's training goes on
+                pass_on_interruption(error)
                 self.tell(f"the changed configuration cannot be carried out, the last good one stays: {error}")
                 return
             self.adapter.conclude()

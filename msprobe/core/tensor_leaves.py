@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.measure.value_walk import DEPTH_LIMIT
 
 Tensor = TypeVar("Tensor")
@@ -50,6 +51,7 @@ def _items(value: Any) -> Iterable[Any] | None:
             return list(value.values())
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    except Exception:  # noqa: BLE001 - code of the user's class; the value's entry in the record says what it raised
+    except Exception as error:  # noqa: BLE001 - code of the user's class; the value's entry says what it raised
+        pass_on_interruption(error)
         return None
     return None

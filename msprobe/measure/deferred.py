@@ -110,6 +110,8 @@ class DeferredRows:
             pending, self._pending = self._pending, []
             sums, self._checksums = self._checksums, []
             kernels = [item for item in self._triton.values() if item is not None]
+        if not (pending or sums or kernels):
+            return
         with Quiet():
             try:
                 for item in kernels:

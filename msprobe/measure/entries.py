@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.measure.arrays import summarise_array
 from msprobe.measure.backends import COUNTS, native_module
 from msprobe.measure.checksums import checksum_cpu, checksum_native
@@ -259,6 +260,7 @@ class TensorEncoder:
         try:
             name = self._write(f"{path}.pt", content)
         except Exception as error:  # noqa: BLE001 - a full disk must not cost the entry, nor stop the training
+            pass_on_interruption(error)
             self._count(f"tensor file not written: {type(error).__name__}")
             return None
         if name is not None:

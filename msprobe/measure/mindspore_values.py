@@ -12,6 +12,7 @@ from mindspore import Parameter, Tensor
 from mindspore._c_expression import PyNativeExecutor_
 from mindspore._c_expression.typing import Type
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.measure import plain_scalars
 from msprobe.measure.array_checksums import checksum_array, is_numeric
 from msprobe.measure.array_files import ArrayFile
@@ -225,6 +226,7 @@ class MindsporeEncoder(ValueWalk):
         try:
             name = self._write(f"{path}.npy", content)
         except Exception as error:  # noqa: BLE001 - a full disk must not cost the entry, nor stop the training
+            pass_on_interruption(error)
             self.null_reasons[f"tensor file not written: {type(error).__name__}"] += 1
             return
         if name is not None:
@@ -244,6 +246,7 @@ class MindsporeEncoder(ValueWalk):
             if path is not None:
                 self._save(entry, array, path)
         except Exception as error:  # noqa: BLE001 - a tensor that cannot be read must not cost the others
+            pass_on_interruption(error)
             reason = f"{type(error).__name__} while reading a {self.type_name}"
             entry["reason"] = reason
             self.null_reasons[reason] += 1

@@ -23,14 +23,22 @@ class Quiet:
     __slots__ = ("_function_guard", "_grad", "_rare", "_trace")
 
     def __enter__(self) -> None:
+        self._rare: ExitStack | None = None
+        self._trace = None
+        self._grad = torch.is_grad_enabled()
         self._function_guard = torch._C.DisableTorchFunction()
         self._function_guard.__enter__()
-        self._grad = torch.is_grad_enabled()
+        try:
+            self._switch_off()
+        except BaseException:  # of a signal handler: nothing may stay off
+            self.__exit__(None, None, None)
+            raise
+
+    def _switch_off(self) -> None:
         torch._C._set_grad_enabled(False)
         self._trace = torch._C._get_tracing_state()
         if self._trace is not None:
             torch._C._set_tracing_state(None)
-        self._rare: ExitStack | None = None
         if _len_torch_dispatch_stack() or peek_interpreter_stack() is not None:
             self._rare = ExitStack()
             self._rare.enter_context(temporarily_clear_interpreter_stack())

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.measure.entry_parts import Entry
 from msprobe.measure.plain_scalars import ScalarEncoder, json_key
 
@@ -45,6 +46,7 @@ class ValueWalk(ABC):
         """Return the JSON form of one value; must not raise."""
 
     def _failed(self, kind: type, error: Exception) -> Entry:
+        pass_on_interruption(error)
         reason = f"{type(error).__name__} while reading a {kind.__name__}"
         self.null_reasons[reason] += 1
         return {"type": kind.__name__, "reason": reason}

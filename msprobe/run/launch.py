@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe.core.config_load import load_config
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.run.import_watch import when_imported
 from msprobe.run.program import Program, check_program, run_program
 from msprobe.run.step_class import StepClass
@@ -63,6 +64,7 @@ class Launch:
             self._steps = ScriptSteps(debugger, self._step_class)
             self._steps.begin()
         except Exception as error:  # noqa: BLE001 - hook boundary: the program goes on
+            pass_on_interruption(error)
             _LOG.warning("msprobe run: nothing is recorded: %s: %s", type(error).__name__, error)
 
     def _tell(self) -> None:

@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.optimizer_steps import remove_hooks
 from msprobe.pytorch import PrecisionDebugger
@@ -94,6 +95,7 @@ class ScriptSteps:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        pass_on_interruption(error)
         _LOG.warning("msprobe run: recording ends here: %s: %s", type(error).__name__, error)
         self.end()
         self._session.stop()

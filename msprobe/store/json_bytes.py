@@ -92,7 +92,10 @@ def _loads_with_tokens(text: bytes) -> Any:
     try:
         return from_json(text, allow_inf_nan=True)
     except ValueError:
-        return json.loads(text)  # the only one of the three that takes lone surrogates
+        try:
+            return json.loads(text)  # the only one of the three that takes lone surrogates
+        except RecursionError as error:
+            raise ValueError("nested too deeply for a dump") from error
 
 
 def _plain_nones(value: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import loads_json
+from msprobe.store.memory_bound import free_memory
 from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, cut_back, is_growing, salvage
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE, read_journal
 from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
@@ -146,9 +147,9 @@ def read_stacks(folder: Path) -> dict[str, list[str]]:
     """
     stacks: dict[str, list[str]] = {}
     for key, entry in (_read_optional(folder / STACK_FILE) or {}).items():
-        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list):
+        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and isinstance(entry[1], list):
             names, frames = entry
-            stacks.update(dict.fromkeys(names, frames))
+            stacks.update({name: frames for name in names if isinstance(name, str)})
         elif isinstance(entry, list):
             stacks[key] = entry  # older layout of mindstudio-probe: name to frames
     journal = folder / JOURNAL_FILE
@@ -160,6 +161,11 @@ def read_stacks(folder: Path) -> dict[str, list[str]]:
 def _read_object(file: Path, tail: bytes) -> tuple[dict[str, Any], bool]:
     """Return the object in a file, and whether it was complete as it stood."""
     try:
+        size, free = file.stat().st_size, free_memory()
+        if size > free:
+            raise DumpReadError(
+                f"{file}: {size >> 20} MiB, and {free >> 20} MiB of memory are free; read it where there is more"
+            )
         text = file.read_bytes()
     except OSError as error:
         raise DumpReadError(f"{file}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from msprobe.store.process_start import start_ticks
 from msprobe.store.reader import DumpReadError, read_stacks
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE
 from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
+from msprobe.store.step_folder import FILE_MODE
 from msprobe.store.tensor_files import TENSOR_FOLDER
 
 
@@ -97,7 +99,8 @@ def _rank_folders(start: Path) -> Iterator[Path]:
 def _recover_folder(folder: Path) -> FolderReport:
     coverage = _coverage(folder)
     if coverage is not None and coverage.get("complete"):
-        return FolderReport(folder, "fine", int(coverage.get("records", 0)), 0, ())
+        records = coverage.get("records")
+        return FolderReport(folder, "fine", records if isinstance(records, int) else 0, 0, ())
     owner = _living_owner(coverage or {})
     if owner:
         return FolderReport(folder, "open", 0, 0, (f"process {owner} is still writing it",))
@@ -129,10 +132,7 @@ def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     records = body.count(SEPARATOR) + 1 if body else 0
     if fixed is None or fixed == text:
         return 0, records
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_bytes(fixed)
-    temporary.chmod(0o640)
-    temporary.replace(file)
+    _replace(file, fixed)
     cut = max(len(text) - len(fixed), 0)
     actions.append(f"{file.name}: closed after its last complete member")
     return cut, records
@@ -157,12 +157,19 @@ def _assemble_stacks(folder: Path, actions: list[str]) -> None:
         b'"%d":[%b,%b]' % (number, dumps_json(names), dumps_json(frames))
         for number, (frames, names) in enumerate(groups.items())
     ]
-    temporary = folder / (STACK_FILE + ".tmp")
-    temporary.write_bytes(b"{\n" + SEPARATOR.join(members) + TAIL_OBJECT)
-    temporary.chmod(0o640)
-    temporary.replace(folder / STACK_FILE)
+    _replace(folder / STACK_FILE, b"{\n" + SEPARATOR.join(members) + TAIL_OBJECT)
     journal.unlink()
     actions.append(f"{STACK_FILE}: assembled from its journal")
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file beside another one and give it its name; a link that stands there is removed, not followed."""
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+    temporary.replace(file)
 
 
 def _remove_temporaries(folder: Path, actions: list[str]) -> None:
@@ -174,8 +181,11 @@ def _remove_temporaries(folder: Path, actions: list[str]) -> None:
 
 
 def _coverage(folder: Path) -> dict[str, Any] | None:
+    file = folder / COVERAGE_FILE
+    if not file.is_file():  # a pipe would never end
+        return None
     try:
-        content = loads_json((folder / COVERAGE_FILE).read_bytes())
+        content = loads_json(file.read_bytes())
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -196,8 +196,11 @@ def read_journal(path: Path) -> dict[str, list[str]]:
             entry = loads_json(line)
         except ValueError:
             continue
-        if "frames" in entry:
-            frames[entry["stack"]] = entry["frames"]
-        for name in entry.get("names", ()):
-            stacks[name] = frames.get(entry["stack"], [])
+        number = entry.get("stack") if isinstance(entry, dict) else None
+        if not isinstance(number, int):
+            continue  # no line of ours
+        if isinstance(entry.get("frames"), list):
+            frames[number] = entry["frames"]
+        if isinstance(entry.get("names"), list):
+            stacks.update({name: frames.get(number, []) for name in entry["names"] if isinstance(name, str)})
     return stacks

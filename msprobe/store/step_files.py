@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from msprobe.store.coverage_file import CoverageFile
+from msprobe.core.interruptions import pass_on_interruption
+from msprobe.store.coverage_file import COVERAGE_FILE, CoverageFile
 from msprobe.store.failures import Announcer, FailureNotes
 from msprobe.store.json_bytes import dumps_json
 from msprobe.store.memory_bound import VARIABLE, memory_bound
 from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, GrowingObject, PartWrittenError
-from msprobe.store.stacks import STACK_FILE, StackJournal
+from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE, StackJournal
 from msprobe.store.step_folder import StepFolder, write_fully
 from msprobe.store.tensor_files import TENSOR_FOLDER, TensorFiles
 from msprobe.store.tensor_queue import TensorContent, TensorQueue, can_wait
@@ -128,6 +129,13 @@ class StepFiles:
     def _open(self) -> None:
         try:
             self._root = root = StepFolder(self.folder)
+            self._make_files(root)
+        except OSError as error:
+            self._note_not_made(error)
+
+    def _make_files(self, root: StepFolder) -> None:
+        was_empty = root.is_empty()
+        try:
             self.notes = FailureNotes(root, self._announcer, self.notes)
             self._dump = GrowingObject(root, self._main, self._head_line, TAIL_DUMP)
             self._coverage = CoverageFile(root)
@@ -137,8 +145,14 @@ class StepFiles:
             if self._wants_tensors:
                 self._tensors = TensorFiles(root)
                 self._open_queue(self._tensors)
-        except OSError as error:
-            self._note_not_made(error)
+            self.opened = True  # here, so that there is no moment at which the files are made and nobody knows it
+        except OSError:
+            raise
+        except BaseException:  # of a signal handler: the next record makes the files again
+            if was_empty:
+                for name in (self._main, COVERAGE_FILE, CONSTRUCT_FILE, STACK_FILE, JOURNAL_FILE):
+                    root.remove(name)
+            raise
 
     def _note_not_made(self, error: OSError) -> None:
         self.notes.note_os_error(str(self.folder), error, "what cannot be written of this step is lost.")
@@ -190,6 +204,7 @@ class StepFiles:
             self.open()
             return self._tensors.write(file_name, save) if self._tensors is not None else None
         except Exception as error:  # noqa: BLE001 - a callback of the caller; it must not reach the training
+            pass_on_interruption(error)
             self.notes.note_lost_file(str(self.folder / TENSOR_FOLDER), file_name, error)
         return None
 

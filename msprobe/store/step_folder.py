@@ -84,6 +84,10 @@ class StepFolder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
 
+    def is_empty(self) -> bool:
+        """Tell whether nothing is in the folder."""
+        return not os.listdir(self._fd)  # noqa: PTH208 - a handle, not a path
+
     @property
     def is_open(self) -> bool:
         """Whether the folder is held; files can be opened only then."""

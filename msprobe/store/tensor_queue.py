@@ -8,11 +8,14 @@ already becomes a second name (hard link) of the same file.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from types import CodeType, FrameType
 from typing import BinaryIO, NamedTuple, Protocol, TypeGuard
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.store.tensor_files import Pieces, TensorFiles, safe_file_name
 
 _WAKE_BYTES = 4 << 20  # the thread is woken for this much; a wake-up for every small file would slow the training
@@ -111,10 +114,13 @@ class TensorQueue:
         self._background = background
         self._outlet: _Outlet | None = None
         self._jobs: deque[_Job] = deque()
-        self._busy: dict[int, int] = {}  # number of a job that is being written -> the thread
+        self._busy: dict[int, tuple[int, _Job]] = {}  # number of a job that is being written -> the thread, the job
         self._waiting = 0
         self._numbers = 0
-        self._changed = threading.Condition()
+        # Entered as a lock, not through the condition: that is Python code, in which an exception of a signal handler
+        # would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._contents: dict[Hashable, _File] = {}
         self._keys: dict[str, Hashable] = {}
         self._pending: set[str] = set()
@@ -174,14 +180,14 @@ class TensorQueue:
             content.hold()
         else:
             content.release()  # nothing is read from it any more; a tensor must not live longer for its file's sake
-        with self._changed:
+        with self._lock:
             self._numbers += 1
             job = _Job(self._numbers, _File(target), content, source, size)
-            if source is None:
-                self._remember(key, job.file)
-            self._jobs.append(job)
             self._pending.add(target)
             self._waiting += size
+            self._jobs.append(job)
+            if source is None:  # after the job waits: an interrupted call must leave no source that nobody writes
+                self._remember(key, job.file)
             if self._background and self._waiting >= _WAKE_BYTES:
                 self._changed.notify_all()
             if self._background and self._thread is None:
@@ -202,7 +208,7 @@ class TensorQueue:
         if self._is_writing():
             return
         last = self._numbers
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
         helper = None
         if not self._background and self._waiting >= _WAKE_BYTES and not self._replaced:
@@ -211,14 +217,14 @@ class TensorQueue:
             self._write_until(last)
         if helper is not None:
             helper.join()
-        with self._changed:
+        with self._lock:
             while (self._jobs and self._jobs[0].number <= last) or any(number <= last for number in self._busy):
-                self._changed.wait(_POLL_SECONDS)
+                self._wait()
 
     def close(self) -> None:
         """Write everything and end the thread."""
         self.drain()
-        with self._changed:
+        with self._lock:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
@@ -264,9 +270,9 @@ class TensorQueue:
             return False
         while size <= self.bound < self._waiting + size and not self._is_writing():
             if not self._write_next(self._numbers):
-                with self._changed:
+                with self._lock:
                     if self._busy:
-                        self._changed.wait(_POLL_SECONDS)
+                        self._wait()
         return size <= self.bound
 
     def _write_now(
@@ -278,11 +284,12 @@ class TensorQueue:
         try:
             written = self._write(target, content, source)
         except Exception as error:  # noqa: BLE001 - the disk, or a tensor that cannot be read: not the training's trouble
+            pass_on_interruption(error)
             self._tell(target, error)
         finally:
             content.release()
         if not written:
-            with self._changed:
+            with self._lock:
                 self.lost += 1
             return None
         if source is None:
@@ -293,28 +300,53 @@ class TensorQueue:
 
     def _write_next(self, last: int) -> bool:
         """Write the oldest file that waits, if it was put not after number `last`."""
-        with self._changed:
-            if not self._jobs or self._jobs[0].number > last:
-                return False
-            job = self._jobs.popleft()
-            self._busy[job.number] = threading.get_ident()
+        own = threading.get_ident()
+        job: _Job | None = None
         written = False
         try:
+            with self._lock:
+                if not self._jobs or self._jobs[0].number > last:
+                    return False
+                job = self._jobs[0]
+                self._busy[job.number] = (own, job)
+                self._jobs.popleft()
             written = self._write(job.file.target, job.content, job.source)
         except Exception as error:  # noqa: BLE001 - as in _write_now
-            self._tell(job.file.target, error)
+            pass_on_interruption(error)
+            if job is not None:
+                self._tell(job.file.target, error)
         finally:
+            if job is not None:
+                self._conclude(job, written=written)
+        return True
+
+    def _conclude(self, job: _Job, *, written: bool) -> None:
+        try:
             if not written:
-                job.content.lose()
+                job.content.lose()  # before anybody is told: the record must not name the file
             job.content.release()
-            with self._changed:
+        finally:
+            with self._lock:
                 job.file.done, job.file.lost = True, not written
-                self.lost += not written
                 self._busy.pop(job.number, None)
+                if self._jobs and self._jobs[0] is job:  # interrupted before it was taken off
+                    self._jobs.popleft()
+                self.lost += not written
                 self._pending.discard(job.file.target)
                 self._waiting -= job.size
                 self._changed.notify_all()
-        return True
+
+    def _wait(self) -> None:
+        """Wait for a change, with the lock held; nobody waits for a write that an exception has cut off.
+
+        An exception of a signal handler can come at any instruction, also where the end of a write is being noted.
+        """
+        if self._changed.wait(_POLL_SECONDS):
+            return
+        frames = sys._current_frames()
+        for ident, job in list(self._busy.values()):
+            if not _runs(self._write_next.__code__, frames.get(ident)):
+                self._conclude(job, written=False)
 
     def _write(self, target: str, content: TensorContent, source: _File | None) -> bool:
         """Write one file; False if it cannot be, and the reason was told before."""
@@ -328,13 +360,13 @@ class TensorQueue:
             else:
                 outlet.files.write_pieces(target, pieces)
             return True
-        with self._changed:
+        with self._lock:
             while not source.done:
-                self._changed.wait(_POLL_SECONDS)
+                self._wait()
         if source.lost:
             return False
         linked = outlet.files.link(source.target, target)
-        with self._changed:
+        with self._lock:
             self.linked += linked
             self._links = self._links and linked
         return True
@@ -344,7 +376,8 @@ class TensorQueue:
             self._outlet.on_error(target, error)
 
     def _is_writing(self) -> bool:
-        return threading.get_ident() in self._busy.values()
+        own = threading.get_ident()
+        return any(ident == own for ident, _ in list(self._busy.values()))
 
     def _write_until(self, last: int) -> None:
         while self._write_next(last):
@@ -353,7 +386,7 @@ class TensorQueue:
     def _run(self) -> None:
         idle = 0
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._jobs:
                     if self._closed or idle > _IDLE_POLLS:
                         self._thread = None  # the next file starts another one
@@ -363,6 +396,14 @@ class TensorQueue:
                 last = self._numbers
             while self._write_next(last):
                 idle = 0
+
+
+def _runs(code: CodeType, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _start(target: Callable[..., None], *arguments: int) -> threading.Thread | None:

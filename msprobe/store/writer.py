@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypedDict
 
 from typing_extensions import Required
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.store.at_exit import OPEN
 from msprobe.store.failures import Announcer
 from msprobe.store.json_bytes import dumps_json, dumps_members
@@ -332,6 +333,7 @@ class StepWriter:
             try:
                 self._resolve()
             except Exception as error:  # noqa: BLE001 - a callback of the caller; the records are still worth writing
+                pass_on_interruption(error)
                 self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
         # A record never names a file that is not complete. The flush thread only waits: it would compete with training.
         self._files.drain(write=not on_flush_thread())
@@ -354,13 +356,15 @@ class StepWriter:
     def _encode(self, names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         try:
             return dumps_members(names, values)
-        except _ENCODING_ERRORS:
+        except _ENCODING_ERRORS as error:
+            pass_on_interruption(error)
             return list(map(self._encode_alone, names, values))
 
     def _encode_alone(self, name: str, value: Any) -> bytes:
         try:
             return dumps_json(name) + b":" + dumps_json(value)
         except _ENCODING_ERRORS as error:
+            pass_on_interruption(error)
             self.note_failure(f"record {name} has no JSON form and is left empty: {type(error).__name__}: {error}")
             return dumps_json(str(name)) + b":{}"
 
@@ -368,6 +372,7 @@ class StepWriter:
         try:
             return self._render_stack(key)
         except Exception as error:  # noqa: BLE001 - a callback of the caller; the name is kept with an empty stack
+            pass_on_interruption(error)
             self.note_failure(f"a call stack could not be rendered: {type(error).__name__}: {error}")
             return []
 
@@ -389,5 +394,6 @@ class StepWriter:
             try:
                 coverage = self._exit_coverage()
             except Exception as error:  # noqa: BLE001 - a callback of the caller; the step is still finished
+                pass_on_interruption(error)
                 self.note_failure(f"coverage could not be collected at exit: {type(error).__name__}: {error}")
         self.finish(coverage)
