@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_COMPILER = str(Path("torch", "_dynamo"))  # torch's compiler, around the user's compiled functions
 
 
 class StackNode:
@@ -74,12 +75,13 @@ class StackBook:
         found = self._nodes.get(tuple(key))
         if found is None:
             codes = tuple(step.f_code for step in _walk(frame, anchor))
-            clipping = any(code in codes for code in self._clip)
-            found = StackNode(
-                codes, tuple(key[2::2]), outer, in_clip_grad=clipping
-            )  # keeps the codes alive, so their ids stay theirs
+            found = self.traced(codes, tuple(key[2::2]), outer)  # keeps the codes alive, so their ids stay theirs
             self._nodes[tuple(key)] = found
         return found
+
+    def traced(self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None) -> StackNode:
+        """A new stack from code that a compiler has traced: it does not run as these frames."""
+        return StackNode(codes, offsets, outer, in_clip_grad=any(code in codes for code in self._clip))
 
     def render(self, node: StackNode | None) -> list[str]:
         """Format a stack, innermost frame first; frames that are there because of the capture are left out."""
@@ -115,7 +117,7 @@ def _line_number(code: CodeType, offset: int) -> int:
 
 
 def _format_frame(code: CodeType, offset: int) -> str | None:
-    if code.co_filename.startswith(_OWN_FOLDER):
+    if code.co_filename.startswith(_OWN_FOLDER) or _COMPILER in code.co_filename:
         return None
     number = _line_number(code, offset)
     source = linecache.getline(code.co_filename, number).strip()

@@ -32,6 +32,7 @@ from msprobe.dispatch.sharded_modules import class_name
 from msprobe.dispatch.status_register import npu_in_use
 from msprobe.dispatch.tensor_hooks import TorchHooks
 from msprobe.dispatch.token_hook import BeforeForward
+from msprobe.graph.compiled_capture import CompiledCapture
 from msprobe.store import StepWriter
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class PytorchAdapter:
         self._engine = EngineEntry(self._mode, self.capture) if self._mode is not None else None
         self._modules = earlier._modules if earlier is not None else ModuleHooks(self.capture, self._mode)
         self._modules.serve(self.capture, self._mode)
+        self._compiled: CompiledCapture | None = None
+        if config.level in ("L0", "L1", "mix"):
+            previous = earlier._compiled if earlier is not None else None
+            self._compiled = CompiledCapture(self.capture, self._modules, self._mode, previous)
         self._single: ModuleHooks | None = None
         self._collectives = _collectives_of(config, self.capture, self._mode)
         self._parameters = ParameterGradients(self.capture)
@@ -137,6 +142,8 @@ class PytorchAdapter:
             self._collectives.close_step()
         self._note_process_group()
         report = self.capture.close_step()
+        if self._compiled is not None:
+            self._compiled.close_step()
         self.capture.writer = None
         self._optimizer_steps.sweep()
         if self._mode is not None and not self.capture.running:
@@ -183,6 +190,8 @@ class PytorchAdapter:
             if running is not None:
                 self.capture.begin_phase("optimizer", running)
         self.capture.running = True
+        if self._compiled is not None:
+            self._compiled.attach()
         if self._mode is not None and self._engine is not None:
             self._engine.attach()
             self._mode.enter_thread()
@@ -194,6 +203,8 @@ class PytorchAdapter:
         self.capture.running = False
         if self._collectives is not None:
             self._collectives.detach()
+        if self._compiled is not None:
+            self._compiled.detach()
         self.end_module_dump()
         if self._mode is not None and self._engine is not None:
             self._mode.leave_thread()

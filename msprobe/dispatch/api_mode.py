@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.core.risk import Risk
 from msprobe.dispatch.api_table import Api, ApiTable
-from msprobe.dispatch.call_site import CallSites, find_caller
+from msprobe.dispatch.call_site import Caller, CallSites, find_caller
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.departure import leave_after_call
 from msprobe.dispatch.recompute import prepares_recomputation
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _NO_KWARGS: Mapping[str, Any] = {}
 _DisableTorchFunction = torch._C.DisableTorchFunction
 _LOW_RISK = Api("", "low risk")
+COMPILED_BACKWARD = "CompiledFunctionBackward"
+"""Autograd node of what AOTAutograd has compiled."""
+_task_id = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
 
 
 class ApiMode(TorchFunctionMode):
@@ -39,6 +43,8 @@ class ApiMode(TorchFunctionMode):
 
     Attributes
     ----------
+    table, lowest
+        As given.
     paused : bool
         Calls of every thread pass unseen.
     collectives : Collectives or None
@@ -48,8 +54,8 @@ class ApiMode(TorchFunctionMode):
     def __init__(self, capture: Capture, table: ApiTable, lowest: Risk) -> None:
         super().__init__()
         self._capture = capture
-        self._table = table
-        self._lowest = lowest
+        self.table = table
+        self.lowest = lowest
         self._sites = CallSites()
         self.paused = False
         self.collectives: Collectives | None = None
@@ -99,7 +105,7 @@ class ApiMode(TorchFunctionMode):
             api = self._wanted[func]
         except (KeyError, TypeError):
             api = self._classify(func)
-        if api is None or self.paused or not self._capture.running:
+        if api is None or self.paused or not self._capture.running or _in_compiled_backward():
             if not self._capture.running:
                 leave_after_call(self, self._capture)
             return func(*args, **(kwargs or _NO_KWARGS))
@@ -121,16 +127,37 @@ class ApiMode(TorchFunctionMode):
 
     def _classify(self, func: Any) -> Api | None:
         try:
-            api: Api | None = self._table.find(func)
+            api: Api | None = self.table.find(func)
         except TypeError:  # an unhashable callable
             return None
         assert api is not None  # noqa: S101 - find always names
         if api.ignored or api.engine:
             api = None
-        elif api.risk < self._lowest and not api.at_site:
+        elif api.risk < self.lowest and not api.at_site:
             api = _LOW_RISK
         self._wanted[func] = api
         return api
+
+    def name(self, func: Any, caller: Caller, arguments: Callable[[], Sequence[Any]]) -> Api | None:
+        """The API that a call stands for, whatever its risk class; None if it is not to be recorded.
+
+        Parameters
+        ----------
+        func
+            The function object, as torch passes it to ``__torch_function__``.
+        caller : Caller
+        arguments : callable
+            Returns the positional arguments, for a function that the call site decides about.
+        """
+        try:
+            api = self.table.find(func)
+        except TypeError:  # an unhashable callable
+            return None
+        if api.ignored or api.engine:
+            return None
+        if api.at_site:
+            api = self._sites.resolve(api, caller, tuple(arguments()))
+        return None if prepares_recomputation(api.base, caller.frame) else api
 
     def call(self, api: Api, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run ``func`` as a recorded call of ``api``."""
@@ -140,7 +167,7 @@ class ApiMode(TorchFunctionMode):
                 caller = find_caller(2)
                 if api.at_site:
                     api = self._sites.resolve(api, caller, args)
-                wanted = api.risk >= self._lowest and not prepares_recomputation(api.base, caller.frame)
+                wanted = api.risk >= self.lowest and not prepares_recomputation(api.base, caller.frame)
                 if wanted and is_wrapper_code(caller.frame):
                     wanted = False
                     capture.coverage.not_recorded["call that torch.distributed makes around the model"] += 1
@@ -172,6 +199,11 @@ class ApiMode(TorchFunctionMode):
                 self._capture.abort(opened, error)
             except Exception as failure:  # noqa: BLE001 - hook boundary
                 self._capture.failed(f"failed call of {opened.call.base}", failure)
+
+
+def _in_compiled_backward() -> bool:
+    """Whether a compiled backward graph runs: its probes record, not its operators."""
+    return _task_id() != -1 and type(_current_node()).__name__ == COMPILED_BACKWARD
 
 
 class hidden:  # noqa: N801 - used like a function

@@ -38,7 +38,7 @@ _ENGINE = frozenset({"Tensor.backward", "Torch.autograd.backward", "Torch.autogr
 _TRANSPARENT = frozenset({"__rdiv__", "__rtruediv__", "__rfloordiv__", "__rlshift__", "__rrshift__"})
 
 # Operator namespaces that serve the framework itself.
-_BOOKKEEPING = frozenset({"profiler", "prim", "prims", "rngprims", "inductor"})
+_BOOKKEEPING = frozenset({"profiler", "prim", "prims", "rngprims", "inductor", "msprobe"})
 
 # Operators of torch.distributed._functional_collectives.
 _FUNCTIONAL_COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})

@@ -63,7 +63,8 @@ class ModuleHooks:
         self._by_global_hook: dict[int, str] = {}
         self._follow_all = False
         self._has_global_hooks = False
-        self._hooks_of: WeakKeyDictionary[torch.nn.Module, tuple[_Before, _After, HookIds]] = WeakKeyDictionary()
+        self._hooks_of: WeakKeyDictionary[torch.nn.Module, tuple[_Before, _After]] = WeakKeyDictionary()
+        self._module_ids = HookIds()  # the same for all modules: then repeated blocks share their compiled code
         self._global_ids = HookIds()
 
     def serve(self, capture: Capture, mode: ApiMode | None) -> None:
@@ -88,19 +89,23 @@ class ModuleHooks:
 
     def records(self, module: torch.nn.Module) -> bool:
         """Whether the calls of ``module`` are recorded."""
-        own = any(isinstance(hook, _Before) and hook.hooks is self for hook in module._forward_pre_hooks.values())
-        return own or id(module) in self._by_global_hook
+        return self.name_of(module) is not None
+
+    def name_of(self, module: torch.nn.Module | None) -> str | None:
+        """Name of a module whose calls are recorded, None for another one."""
+        if module is None:
+            return None
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, _Before) and hook.hooks is self:
+                return hook.base
+        return self._by_global_hook.get(id(module))
 
     def record_one(self, base: str, module: torch.nn.Module) -> None:
         """Record the calls of one module under the name ``base``."""
-        before, after, ids = self._hooks_of.get(module) or (
-            _Before(self, base, module),
-            _After(self, module),
-            HookIds(),
-        )
-        self._hooks_of[module] = before, after, ids
+        before, after = self._hooks_of.get(module) or (_Before(self, base, module), _After(self, module))
+        self._hooks_of[module] = before, after
         before.base = base
-        self._handles += ids.register(
+        self._handles += self._module_ids.register(
             (
                 lambda: module.register_forward_pre_hook(before, with_kwargs=True),
                 lambda: module.register_forward_hook(after, with_kwargs=True, always_call=True),
@@ -164,8 +169,8 @@ class ModuleHooks:
     def end(self, module: torch.nn.Module, output: Any) -> None:
         """A recorded module has run, or raised."""
         capture = self._capture
-        opened = self._pop(module)
-        if opened is None or opened.call is _FOLLOWED:
+        opened = self.pop(module)
+        if opened is None:
             return
         with torch._C.DisableTorchFunction():
             try:
@@ -205,7 +210,8 @@ class ModuleHooks:
             opened.frame = frame
         self._capture.threads.modules.append(opened)
 
-    def _pop(self, module: torch.nn.Module) -> OpenCall | None:
+    def pop(self, module: torch.nn.Module) -> OpenCall | None:
+        """The call of ``module`` is over; returns it if it is recorded."""
         modules = self._capture.threads.modules
         for at in range(len(modules) - 1, -1, -1):
             if modules[at].module is module:
@@ -214,7 +220,7 @@ class ModuleHooks:
                     if ended.switched_mode and self._mode is not None:
                         self._mode.switch_thread()
                 del modules[at:]
-                return opened
+                return None if opened.call is _FOLLOWED else opened
         return None
 
     def _switch_mode(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -278,3 +284,7 @@ class _After(VanishingHook):
     def __call__(self, module: torch.nn.Module, args: Any, *kwargs_and_output: Any) -> None:
         if not torch.compiler.is_compiling():
             self._hooks.end(module, kwargs_and_output[-1])
+
+
+#: Classes of the hooks that open and close a call.
+MODULE_HOOKS = (_Before, _After)

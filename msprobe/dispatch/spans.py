@@ -157,6 +157,47 @@ class GradientWatch:
                 watcher.output(watched, gradients)
         return self._emit(span, name, record, watched)
 
+    # -- gradients that are all there, from a compiled backward graph
+
+    def measure_pass(self, span: Span, inputs: list[Any], outputs: list[Any]) -> tuple[str, dict[str, Any]] | None:
+        """Count a backward pass over a call, and measure its gradients; :meth:`emit_pass` makes the record of them.
+
+        Parameters
+        ----------
+        span : Span
+        inputs, outputs : list of (Tensor or None)
+            Gradients of the call's results and of its tensor arguments.
+
+        Returns
+        -------
+        (str, dict) or None
+            Name and content of the record, None if it comes too late or no selection wants it.
+        """
+        if span.epoch != self._capture.epoch:
+            self._too_late(span)
+            return None
+        span.passes += 1
+        self._note_missing_parameters(span)
+        capture = self._capture
+        if not capture.selection.may_record_backward(span.choice):
+            return None
+        name = span.call.backward(span.passes)
+        record: dict[str, Any] = {}
+        prefix = name if capture.saves_tensors and capture.wants_tensors(name) else None
+        if capture.data_mode.input:
+            record["input"] = capture.encoder.encode_sequence(inputs, prefix and f"{prefix}.input")
+        if capture.data_mode.output:
+            record["output"] = capture.encoder.encode_sequence(outputs, prefix and f"{prefix}.output")
+        return name, record
+
+    def emit_pass(self, span: Span, name: str, record: dict[str, Any]) -> None:
+        """Add the record of a pass that is complete, if it is wanted: call in the order of the backward pass."""
+        selection = self._capture.selection
+        if selection.everything or selection.enter_backward(name, span.choice):
+            self._emit(span, name, record, None)
+        else:
+            selection.leave_backward(name)
+
     # -- several nodes
 
     def _arriving(self, span: Span, slots: list[Slot]) -> Any:

@@ -1,0 +1,144 @@
+"""Every private name of torch's compiler that this room needs, and how each is found.
+
+The names below exist in torch 2.13. A torch without one of them is noticed here, before anything is installed:
+:func:`missing_names` says what is missing, and compiled regions are then run without probes, which coverage.json tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+EVAL_FRAME = "torch._dynamo.eval_frame"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateName:
+    """One name that is not part of torch's public interface.
+
+    Attributes
+    ----------
+    module, path : str
+        Where it is: ``getattr`` along ``path`` from ``module``.
+    purpose : str
+        What it is needed for.
+    """
+
+    module: str
+    path: str
+    purpose: str
+
+
+PRIVATE_NAMES = (
+    PrivateName(EVAL_FRAME, "_callback_from_stance", "use another backend while a step is recorded"),
+    PrivateName(EVAL_FRAME, "innermost_backend", "find the user's backend"),
+    PrivateName(EVAL_FRAME, "_stance.stance", "know when a compilation would be an error"),
+    PrivateName("torch._dynamo.convert_frame", "ConvertFrame._clone_with_backend", "compile with another backend"),
+    PrivateName("torch._dynamo.convert_frame", "ConvertFrameAssert._clone_with_backend", "the same with fullgraph"),
+    PrivateName("torch._dynamo.convert_frame", "catch_errors_wrapper", "the same with the user's settings"),
+    PrivateName("torch._dynamo.types", "ConvertFrameReturn", "keep the compiler out of this package"),
+    PrivateName(
+        "torch._dynamo.symbolic_convert", "InliningInstructionTranslator.inline_call", "see API and module calls"
+    ),
+    PrivateName("torch._dynamo.variables.torch_function", "SymbolicTorchFunctionState", "see API calls in wrappers"),
+)
+
+
+def missing_names() -> list[str]:
+    """What this torch lacks, empty if it can be used; imports the compiler."""
+    missing = []
+    for name in PRIVATE_NAMES:
+        try:
+            found: Any = importlib.import_module(name.module)
+            for part in name.path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):  # noqa: PERF203 - each name is looked up alone
+            missing.append(f"{name.module}.{name.path} ({name.purpose})")
+    return missing
+
+
+def compiler_loaded() -> bool:
+    """Whether something in this process has asked for the compiler."""
+    return EVAL_FRAME in sys.modules
+
+
+def frames_compiled() -> bool:
+    """Whether anything has been compiled in this process."""
+    counted = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counted and counted["frames"]["ok"])
+
+
+class CallbackEntry:
+    """Replaces what Dynamo asks for its callback each time a compiled function is called.
+
+    Parameters
+    ----------
+    swap : callable
+        Given the user's callback, returns the one to use.
+    """
+
+    def __init__(self, swap: Callable[[Any], Any]) -> None:
+        self._swap = swap
+        self._original: Any = None
+
+    def attach(self) -> None:
+        """Begin; somebody else's replacement is left in place and called."""
+        module = sys.modules[EVAL_FRAME]
+        self._original = module._callback_from_stance
+        module._callback_from_stance = self._entered  # type: ignore[attr-defined]
+
+    def detach(self) -> None:
+        """Put the original back, unless somebody else has replaced it since."""
+        module = sys.modules.get(EVAL_FRAME)
+        if module is not None and getattr(module, "_callback_from_stance", None) == self._entered:
+            module._callback_from_stance = self._original  # type: ignore[attr-defined]
+
+    def _entered(self, callback: Any) -> Any:
+        if callback is None or callback is False:
+            return self._original(callback)
+        if sys.modules[EVAL_FRAME]._stance.stance == "fail_on_recompile":
+            return self._swap(callback)  # a function mode is on the stack: the clean entry would count as a recompile
+        chosen = self._original(self._swap(callback))
+        # A stance with a backend of its own drops the callback that it is given.
+        return self._swap(chosen) if chosen is not None and chosen is not False else chosen
+
+
+def user_backend(callback: Any) -> Any:
+    """The backend that the user gave to ``torch.compile``."""
+    return sys.modules[EVAL_FRAME].innermost_backend(callback)
+
+
+def with_backend(callback: Any, backend: Any) -> Any:
+    """A callback that compiles as ``callback`` does, for another backend; None if it is of an unknown kind."""
+    inner = getattr(callback, "_torchdynamo_orig_backend", None)
+    clone = getattr(inner, "_clone_with_backend", None)
+    if clone is None:
+        return None
+    convert_frame = importlib.import_module("torch._dynamo.convert_frame")
+    return convert_frame.catch_errors_wrapper(clone(backend), callback.hooks)
+
+
+def run_without_compiling() -> Any:
+    """What a callback returns for a frame that is not to be compiled."""
+    return importlib.import_module("torch._dynamo.types").ConvertFrameReturn()
+
+
+@contextlib.contextmanager
+def inlining(handler: Callable[..., Any]) -> Iterator[None]:
+    """Have ``handler(original, translator, function, args, kwargs, ...)`` called for each function Dynamo inlines."""
+    owner = importlib.import_module("torch._dynamo.symbolic_convert").InliningInstructionTranslator
+    stored = owner.__dict__["inline_call"]
+    original = owner.inline_call
+
+    def inline_call(*args: Any, **more: Any) -> Any:
+        return handler(original, *args, **more)
+
+    owner.inline_call = staticmethod(inline_call)
+    try:
+        yield
+    finally:
+        owner.inline_call = stored

@@ -1,0 +1,167 @@
+"""Turn the marks in a Dynamo graph into a probed graph, or take them out again."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.source import ConstantSource
+from torch.fx import GraphModule, Node
+
+from msprobe.dispatch.api_mode import ApiMode
+from msprobe.dispatch.api_table import Api
+from msprobe.graph.call_template import TemplateBuilder
+from msprobe.graph.graph_plan import REGISTRY, GraphPlan, Site, TracedCall, TracedResult
+from msprobe.graph.mutation import writes_by_name
+from msprobe.graph.traced_call import begin_call, end_call
+from msprobe.graph.tracing import CALL, PASSED_OVER, TracedGraph
+
+_LOSS = tuple(inspect.signature(torch.nn.functional.cross_entropy).parameters)
+_RUN = "msprobe_run"
+_DYNAMO_ATTRIBUTES = ("_param_name_to_source", "_source_to_user_stacks")
+
+
+def marks_of(module: GraphModule) -> list[Node]:
+    """Nodes that mark the beginnings and ends of calls, in order."""
+    return [node for node in module.graph.nodes if node.target is begin_call or node.target is end_call]
+
+
+def copy_of(module: GraphModule) -> GraphModule:
+    """A copy of a Dynamo graph: Dynamo goes on to use its own. Parameters and submodules are shared."""
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    output = graph.graph_copy(module.graph, copies)
+    if output is not None:
+        graph.output(output)
+    copied = GraphModule(module, graph)
+    copied.meta = copy.copy(module.meta)
+    for name in _DYNAMO_ATTRIBUTES:
+        if hasattr(module, name):
+            setattr(copied, name, getattr(module, name))
+    for old, new in copies.items():
+        if hasattr(old, "_dynamo_source"):
+            new._dynamo_source = old._dynamo_source
+    return copied
+
+
+def erase_marks(module: GraphModule) -> None:
+    """Take the marks out of a graph."""
+    for node in reversed(marks_of(module)):
+        module.graph.erase_node(node)
+    module.recompile()
+
+
+def mark_unseen(module: GraphModule, mode: ApiMode, seen: TracedGraph) -> None:
+    """Mark calls that Dynamo has put into the graph without handing them to the function mode.
+
+    So it does with ``F.tanh`` and ``F.sigmoid``, which torch does not hand over either, and with some functions that a
+    module of torch calls. Where in the user's program they are written is not known.
+    """
+    inside = 0
+    for node in list(module.graph.nodes):
+        if node.target is begin_call or node.target is end_call:
+            known = REGISTRY.calls[node.args[0]]
+            inside += 0 if known.module is not None else 1 if node.target is begin_call else -1
+        elif not inside and PASSED_OVER not in node.meta and isinstance(node.meta.get("example_value"), torch.Tensor):
+            api = _api_of(node, mode)
+            if api is not None and api.risk >= mode.lowest:
+                _mark(module.graph, node, api)
+            elif api is not None:
+                seen.low_risk += 1
+
+
+def _api_of(node: Node, mode: ApiMode) -> Api | None:
+    if node.target in (abs, operator.abs):
+        return mode.table.find(torch.Tensor.abs).renamed("__abs__")
+    if node.op == "call_method":
+        function = getattr(torch.Tensor, str(node.target), None)
+    elif node.op == "call_function" and not isinstance(node.target, torch._ops.HigherOrderOperator):
+        function = node.target
+    else:
+        return None
+    if function is None or getattr(function, "__module__", "") in ("_operator", "builtins"):
+        return None
+    public = getattr(torch.nn.functional, getattr(function, "__name__", ""), None)
+    if public is not None and function in vars(torch._C._nn).values():  # what a function of torch.nn.functional calls
+        function = public
+    api = mode.table.find(function)
+    return None if api.ignored or api.engine else api
+
+
+def _as_written(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as ``nn.CrossEntropyLoss`` writes them, whose call Dynamo replaces by one with positional arguments."""
+    given = dict(zip(_LOSS, values, strict=True))
+    return values[:2], {name: given[name] for name in ("weight", "ignore_index", "reduction", "label_smoothing")}
+
+
+def _mark(graph: torch.fx.Graph, node: Node, api: Api) -> None:
+    arguments, result = TemplateBuilder(), TemplateBuilder()
+    positional, named = tuple(node.args), dict(node.kwargs)
+    if node.target is torch.nn.functional.cross_entropy and len(positional) == len(_LOSS):
+        positional, named = _as_written(positional)
+    args, kwargs = arguments.node(positional), arguments.node(named)
+    number = len(REGISTRY.calls)
+    counts = len(arguments.tensors), len(arguments.numbers)
+    REGISTRY.calls.append(TracedCall(number, api.base, None, args, kwargs, *counts, Site((), ())))
+    mutates = writes_by_name(api) or bool(node.kwargs.get("inplace"))
+    REGISTRY.results[number] = TracedResult(result.node(node), node.name, mutates)
+    with graph.inserting_before(node):
+        flight = graph.call_function(begin_call, (number, *arguments.tensors, *arguments.numbers))
+    with graph.inserting_after(node):
+        graph.call_function(end_call, (number, flight, len(result.tensors), *result.tensors))
+
+
+def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType) -> GraphPlan:
+    """Give the graph one more input, the number of its run, and every mark that number.
+
+    Parameters
+    ----------
+    module : GraphModule
+        Graph of Dynamo with marks; changed in place.
+    seen : TracedGraph
+        What tracing has counted.
+    root : code object
+        Of the compiled frame.
+
+    Returns
+    -------
+    GraphPlan
+        The graph's calls in order, registered under its number.
+    """
+    marks = marks_of(module)
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    first = next(iter(graph.nodes))
+    with graph.inserting_after(inputs[-1]) if inputs else graph.inserting_before(first):
+        run = graph.placeholder(_RUN)
+    for node in graph.nodes:
+        owner = node.meta.get(CALL)
+        if owner in REGISTRY.results:
+            REGISTRY.results[owner] = replace(REGISTRY.results[owner], node=node.name)
+    run._dynamo_source = ConstantSource(source_name=_RUN)
+    run.meta["example_value"] = torch.zeros((), dtype=torch.int64)
+    begun = {mark.args[0] for mark in marks if mark.target is begin_call}
+    ended = {mark.args[0] for mark in marks if mark.target is end_call}
+    events = []
+    for mark in marks:
+        number: Any = mark.args[0]
+        if mark.target is begin_call:
+            if number not in ended and REGISTRY.calls[number].module is None:
+                continue  # the call raised, and the traced program went on
+            mark.args = (number, run, *mark.args[1:])
+        elif number in begun:
+            mark.args = (*mark.args[:2], run, *mark.args[2:])
+        events.append((number, mark.target is begin_call))
+    for mark in marks:
+        if mark.args[1] is not run and mark.target is begin_call:
+            graph.erase_node(mark)
+    graph.lint()
+    module.recompile()
+    plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out))
+    REGISTRY.graphs.append(plan)
+    return plan

@@ -1,0 +1,241 @@
+"""What probes do at run time: names, selection, records, through the capture of the eager part.
+
+A graph is straight-line code, so all its calls are named when it is entered, in their order: what the compiler does to
+the order of the probes cannot change a name. Eager calls before and after it count on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from msprobe.core.call_stack import StackNode
+from msprobe.core.open_call import OpenCall
+from msprobe.dispatch.api_mode import COMPILED_BACKWARD
+from msprobe.dispatch.operands import local_variable
+from msprobe.dispatch.spans import Span
+from msprobe.graph.call_template import fill
+from msprobe.graph.graph_plan import REGISTRY, Event, GraphPlan, Reading, Site, TracedCall
+
+if TYPE_CHECKING:
+    from msprobe.dispatch.capture import Capture
+    from msprobe.dispatch.modules import ModuleHooks
+
+_task_id = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
+NOT_RECORDED = -1
+"""Number of a run that leaves no records."""
+
+
+class GraphRun:
+    """One run of a probed graph, kept until the step ends: a backward pass may come at any time."""
+
+    __slots__ = ("calls", "epoch", "expected", "plan", "spans", "task", "waiting")
+
+    def __init__(self, plan: GraphPlan, epoch: int) -> None:
+        self.plan = plan
+        self.epoch = epoch
+        self.calls: dict[int, OpenCall] = {}
+        self.spans: dict[int, Span] = {}
+        self.waiting: list[tuple[int, Span, str, dict[str, Any]]] = []  # of the backward pass `task`
+        self.expected = 0
+        self.task = -1
+
+
+class _Locals(Mapping[str, Any]):
+    """Local variables of the frame that runs a graph, read one by one without leaving a trace on it."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: str) -> Any:
+        return local_variable(self._frame, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._frame.f_code.co_varnames)
+
+    def __len__(self) -> int:
+        return len(self._frame.f_code.co_varnames)
+
+
+class GraphRecorder:
+    """Makes the records of compiled calls.
+
+    Parameters
+    ----------
+    capture : Capture
+    modules : ModuleHooks
+        Knows which modules are recorded, and their names.
+    """
+
+    def __init__(self, capture: Capture, modules: ModuleHooks) -> None:
+        self.capture = capture
+        self._modules = modules
+        self._runs: dict[int, GraphRun] = {}
+        self._numbers = itertools.count()
+        self._stacks: dict[tuple[int, int], StackNode] = {}
+
+    def forget_step(self) -> None:
+        """The step is over: what comes of its runs is too late."""
+        for run in list(self._runs.values()):
+            self._flush(run)
+        self._runs.clear()
+        self._stacks.clear()
+
+    # -- around a run
+
+    def enter(self, plan: GraphPlan, frame: FrameType | None) -> int:
+        """A graph is about to run in ``frame``; returns the number that its probes are given."""
+        capture = self.capture
+        if not capture.running or capture.writer is None:
+            return NOT_RECORDED
+        capture.coverage.low_risk += plan.low_risk
+        for reason, count in plan.left_out.items():
+            capture.coverage.not_recorded[reason] += count
+        run = GraphRun(plan, capture.epoch)
+        with torch._C.DisableTorchFunction():
+            self._name_calls(run, frame)
+        number = next(self._numbers)
+        self._runs[number] = run
+        return number
+
+    def leave(self, number: int) -> None:
+        """The graph has run: add its forward records, in order."""
+        run = self._runs.get(number)
+        if run is None:
+            return
+        capture = self.capture
+        for call, begins in run.plan.events:
+            opened = None if begins else run.calls.pop(call, None)
+            if opened is None:
+                continue
+            if opened.wants_gradients:
+                run.spans[call] = _span_of(opened, call)
+            if capture.writer is not None and opened.epoch == capture.epoch and capture.records_forward(opened):
+                record = opened.record or {}
+                record["fx"] = self._place(run, call)
+                capture.writer.add(opened.call.forward, record)
+            opened.record = opened.frame = None
+        run.calls.clear()
+
+    def fail(self, number: int, depth: int) -> None:
+        """The graph raised: what it had begun is over."""
+        del self.capture.threads.modules[depth:]
+        run = self._runs.pop(number, None)
+        if run is not None:
+            self.capture.coverage.not_recorded["call in a compiled graph that raised"] += len(run.calls)
+
+    def _name_calls(self, run: GraphRun, frame: FrameType | None) -> None:
+        capture = self.capture
+        modules = capture.threads.modules
+        outer = frame.f_back if frame is not None else None
+        around = capture.stack_node(outer) if capture.keeps_stacks else None
+        scope = {"L": _Locals(frame), "G": frame.f_globals} if frame is not None else {}
+        for number, begins in run.plan.events:
+            call = REGISTRY.calls[number]
+            module = call.module.resolve(scope) if call.module is not None else None
+            if not begins:
+                self._close(run, call, module)
+                continue
+            base = call.base if call.module is None else self._modules.name_of(module)
+            if base is None:
+                continue
+            opened = capture.place(base, partial(self._stack, call.site, around), None, module)
+            if opened is None:
+                continue
+            run.calls[number] = opened
+            if module is not None:
+                modules.append(opened)
+
+    def _close(self, run: GraphRun, call: TracedCall, module: torch.nn.Module | None) -> None:
+        """A call ends; that of a module may have begun in an earlier graph."""
+        opened = run.calls.get(call.number)
+        if call.module is not None and module is not None:
+            opened = self._modules.pop(module)
+            if opened is not None:
+                run.calls[call.number] = opened
+        if opened is not None and not self.capture.selection.everything:
+            self.capture.selection.leave(opened.call)
+
+    def _stack(self, site: Site, around: StackNode | None, _frame: FrameType | None) -> StackNode:
+        key = id(site), id(around)
+        found = self._stacks.get(key)
+        if found is None:
+            found = self._stacks[key] = self.capture.stacks.traced(site.codes, site.offsets, around)
+        return found
+
+    # -- probes
+
+    def probe(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], run: torch.Tensor, event: int) -> None:
+        """A probe is reached. Never raises."""
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            what = REGISTRY.events[event]
+            try:
+                number = int(run.item())
+                if number == NOT_RECORDED:
+                    return
+                found = self._runs.get(number)
+                if found is None:
+                    self.capture.coverage.not_recorded["gradients of a call of an earlier step"] += 1
+                elif what.reading is Reading.GRADIENTS:
+                    self._gradients(found, what, tensors)
+                else:
+                    self._values(found, what, [tensor.detach() for tensor in tensors], numbers)
+            except Exception as error:  # noqa: BLE001 - hook boundary
+                self.capture.failed(f"{what.reading.value} of {REGISTRY.calls[what.call].base or 'a module'}", error)
+
+    def _values(self, run: GraphRun, event: Event, tensors: list[torch.Tensor], numbers: Sequence[int]) -> None:
+        capture = self.capture
+        opened = run.calls.get(event.call)
+        if opened is None or opened.epoch != capture.epoch or not capture.records_forward(opened):
+            return
+        call, mode = REGISTRY.calls[event.call], capture.data_mode
+        if event.reading is not Reading.OUTPUTS and mode.input:
+            args, kwargs = fill(call.args, tensors, numbers), fill(call.kwargs, tensors, numbers)
+            inputs = capture.encode_inputs(opened.call, args, kwargs)
+            opened.record = {**inputs, **(opened.record or {})}
+        if event.reading is not Reading.INPUTS and mode.output:
+            if event.reading is Reading.CALL:
+                tensors, numbers = tensors[call.tensors :], numbers[call.numbers :]
+            record = opened.record = opened.record or {}
+            capture.encode_outputs(opened, record, fill(REGISTRY.results[event.call].output, tensors, numbers))
+
+    def _gradients(self, run: GraphRun, event: Event, tensors: Sequence[torch.Tensor]) -> None:
+        span = run.spans.get(event.call)
+        task = _task_id()
+        if task != run.task:
+            self._flush(run)
+            run.task = task
+            run.expected = sum(number in REGISTRY.backward_order for number, begins in run.plan.events if not begins)
+        run.expected -= 1
+        if span is not None:
+            arrived = iter(tensors)
+            inputs = [next(arrived) if present else None for present in event.inputs]
+            outputs = [next(arrived) if present else None for present in event.outputs]
+            measured = self.capture.gradients.measure_pass(span, inputs, outputs)
+            if measured is not None:
+                name, record = measured
+                record["fx"] = self._place(run, event.call)
+                run.waiting.append((REGISTRY.backward_order.get(event.call, 0), span, name, record))
+        # The compiler orders what it has compiled; otherwise autograd itself calls the probes, in its order.
+        if run.expected <= 0 or type(_current_node()).__name__ != COMPILED_BACKWARD:
+            self._flush(run)
+
+    def _flush(self, run: GraphRun) -> None:
+        """Add the backward records that are there, in the order in which autograd would have made them."""
+        waiting, run.waiting = run.waiting, []
+        if self.capture.writer is not None:
+            for _, span, name, record in sorted(waiting, key=lambda pending: pending[0]):
+                self.capture.gradients.emit_pass(span, name, record)
+
+    def _place(self, run: GraphRun, call: int) -> dict[str, Any]:
+        return {"graph": run.plan.number, "node": REGISTRY.results[call].node}
+
+
+def _span_of(opened: OpenCall, call: int) -> Span:
+    return Span(opened, opened.epoch, 0, REGISTRY.calls[call].tensors)
