@@ -14,7 +14,8 @@ from types import FrameType, TracebackType
 def pass_on_interruption(error: BaseException) -> None:
     """Raise an exception again if a signal handler has raised it; to be called where others are kept.
 
-    A handler is told by its arguments: ``(signal number, interrupted frame)``, the latter its caller.
+    A handler is told by its arguments: ``(signal number, interrupted frame)``, the latter its caller. What Python or we
+    have made a cause of another error counts, too: an interruption inside ``__set_name__`` comes as a `RuntimeError`.
 
     Parameters
     ----------
@@ -24,17 +25,26 @@ def pass_on_interruption(error: BaseException) -> None:
     Raises
     ------
     BaseException
-        ``error`` itself.
+        ``error`` itself, or its cause.
     """
+    link: BaseException | None = error
+    while link is not None:
+        if not isinstance(link, Exception) or _came_from_handler(link):
+            raise link
+        link = link.__cause__  # not __context__: that may be one that the program is handling
+
+
+def _came_from_handler(error: BaseException) -> bool:
     caught_in: TracebackType | None = error.__traceback__
     if caught_in is None:
-        return
+        return False
     # Not in the frame that caught it: reading the variables of a running frame would make a cycle with the error.
     place = caught_in.tb_next
     while place is not None:
         if _is_handler(place.tb_frame):
-            raise error
+            return True
         place = place.tb_next
+    return False
 
 
 def _is_handler(frame: FrameType) -> bool:

@@ -84,6 +84,33 @@ def test_a_handler_is_told_by_its_arguments(alarm: Callable[[Any], BaseException
     assert passed.value is error
 
 
+def test_an_interruption_that_python_wrapped_in_another_error_is_passed_on(
+    alarm: Callable[[Any], BaseException],
+) -> None:
+    class Field:
+        """Interrupted while a class is made, as fields of a dataclass may be: Python raises a `RuntimeError` then."""
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise interruption
+
+    for interruption in (KeyboardInterrupt(), alarm(plain)):
+        with pytest.raises(RuntimeError, match="__set_name__") as wrapped:
+            type("Holder", (), {"field": Field()})
+        with pytest.raises(type(interruption)) as passed:
+            pass_on_interruption(wrapped.value)
+        assert passed.value is interruption
+
+
+def test_an_error_while_the_program_handles_an_interruption_is_not_passed_on() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        try:
+            raise ValueError
+        except ValueError as error:
+            pass_on_interruption(error)
+
+
 def test_an_error_of_other_code_is_not_passed_on() -> None:
     def takes_a_frame(_number: int, _frame: Any, _more: Any = None) -> None:
         raise RuntimeError

@@ -121,12 +121,13 @@ def check_step(folder: Path, arguments: dict[str, Any], moment: float | None, ti
     if arguments["ending"] in PROMPT_ENDINGS:
         rounds = len((folder / LOG).read_text().splitlines())
     expected = [name for number in range(rounds) for name in names_of(number)]
-    found = sorted(folder.glob("dump/step0/*"))
-    if not found:
+    main_file = "debug.json" if arguments["program"] == "values" else "dump.json"
+    found = sorted(folder.glob(f"dump/step0/*/{main_file}"))
+    if not found:  # the end came before the first write, perhaps between the folder and its file
         assert not expected, title
         return 0
-    (rank,) = found
-    main = rank / ("debug.json" if arguments["program"] == "values" else "dump.json")
+    (main,) = found
+    rank = main.parent
     before = read_dump(rank)
     missing = set(expected) - set(before.data)
     assert not missing, f"{len(missing)} of {len(expected)} records lost, such as {min(missing)}; {title}"
