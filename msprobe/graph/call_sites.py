@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.graph.graph_plan import Site
 from msprobe.graph.variables import realized
 
@@ -67,7 +68,8 @@ def python_value(variable: Any) -> Any:
         return variable.as_proxy().node.meta.get("example_value")
     try:
         return variable.as_python_constant()
-    except Exception:  # noqa: BLE001 - Dynamo says in many ways that a value is no constant
+    except Exception as error:  # noqa: BLE001 - Dynamo says in many ways that a value is no constant
+        pass_on_interruption(error)
         value = getattr(variable, "value", None)
         return value if isinstance(value, torch.nn.Module) else None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.variables import ConstantVariable
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.call_site import Caller
 from msprobe.dispatch.modules import MODULE_HOOKS
@@ -115,6 +116,7 @@ class Tracing:
         try:
             api = self._name(translator, function, args, graph)
         except Exception as error:  # noqa: BLE001 - hook boundary
+            pass_on_interruption(error)
             graph.left_out[f"failed in the tool: {type(error).__name__} (name of a traced call)"] += 1
         before = last_node(translator)
         if api is None:
@@ -202,6 +204,7 @@ class Tracing:
             leaves = (number, *builder.tensors, *builder.numbers)
             return number, output.create_proxy("call_function", begin_call, leaves, {})
         except Exception as error:  # noqa: BLE001 - hook boundary
+            pass_on_interruption(error)
             graph.left_out[f"failed in the tool: {type(error).__name__} (traced call of {base or 'a module'})"] += 1
             return None
 
@@ -221,6 +224,7 @@ class Tracing:
             leaves = (number, flight, len(builder.tensors), *builder.tensors, *builder.numbers)
             translator.output.create_proxy("call_function", end_call, leaves, {})
         except Exception as error:  # noqa: BLE001 - hook boundary
+            pass_on_interruption(error)
             graph.left_out[f"failed in the tool: {type(error).__name__} (result of a traced call)"] += 1
 
 

@@ -20,6 +20,7 @@ from torch._dynamo.variables import (
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lists import SizeVariable
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.graph.call_template import Literal, Mapped, Sequenced, Template, TemplateBuilder, make_slice
 
 
@@ -119,5 +120,6 @@ def _maker_of(kind: Any) -> Any:
 def _constant(variable: VariableTracker) -> Template:
     try:
         return Literal(variable.as_python_constant())
-    except Exception:  # noqa: BLE001 - Dynamo says in many ways that a value is no constant
+    except Exception as error:  # noqa: BLE001 - Dynamo says in many ways that a value is no constant
+        pass_on_interruption(error)
         return Literal(None)

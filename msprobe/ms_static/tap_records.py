@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msprobe.core.coverage import Coverage
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.core.names import PARAMETERS_GRAD, CallName, Counters
 from msprobe.measure.kernel_statistics import tensor_entry
 from msprobe.ms_static.tap_places import BOOL, FLOAT, INT, NOTHING, UNKNOWN_SHAPE, Kind, Place
@@ -95,6 +96,7 @@ class TapRecorder:
             with self._lock:
                 return action(Place.from_number(_integer(number)))
         except Exception as error:  # noqa: BLE001 - hook boundary: the user's graph goes on
+            pass_on_interruption(error)
             self.coverage.not_recorded[f"value of a compiled Cell: {type(error).__name__}"] += 1
             if self.writer is not None:
                 self.writer.note_failure(f"a value of a compiled Cell: {type(error).__name__}: {error}")
