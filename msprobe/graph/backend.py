@@ -142,6 +142,7 @@ class ProbedBackend:
             return self.backend(module, inputs, **options)  # type: ignore[no-any-return]
         probed = copy_of(module)
         erase_marks(module)
+        depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         try:
             seen = self._owner.tracing.last_graph()
             if self._owner.mode is not None:
@@ -149,6 +150,8 @@ class ProbedBackend:
             plan = add_run_input(probed, seen, _ROOTS.codes[-1])
             compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
         except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next line raises it
+            if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # it ended inside torch.vmap or torch.func
+                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             compiled = self.backend(module, inputs, **options)  # raises what the user's own graph raises
             recorder = REGISTRY.recorder()
             if recorder is not None:

@@ -23,6 +23,7 @@ from msprobe.graph.tracing import CALL, PASSED_OVER, TracedGraph
 
 _LOSS = tuple(inspect.signature(torch.nn.functional.cross_entropy).parameters)
 _RUN = "msprobe_run"
+_BATCHING = {"_vmap_increment_nesting": 1, "_vmap_decrement_nesting": -1}  # torch.vmap begins and ends
 _DYNAMO_ATTRIBUTES = ("_param_name_to_source", "_source_to_user_stacks")
 
 
@@ -62,9 +63,13 @@ def mark_unseen(module: GraphModule, mode: ApiMode, seen: TracedGraph) -> None:
     So it does with ``F.tanh`` and ``F.sigmoid``, which torch does not hand over either, and with some functions that a
     module of torch calls. Where in the user's program they are written is not known.
     """
-    inside = 0
+    inside = batched = 0
     for node in list(module.graph.nodes):
-        if node.target is begin_call or node.target is end_call:
+        if getattr(node.target, "__name__", "") in _BATCHING:
+            batched += _BATCHING[node.target.__name__]
+        elif batched:
+            continue
+        elif node.target is begin_call or node.target is end_call:
             known = REGISTRY.calls[node.args[0]]
             inside += 0 if known.module is not None else 1 if node.target is begin_call else -1
         elif not inside and PASSED_OVER not in node.meta and isinstance(node.meta.get("example_value"), torch.Tensor):

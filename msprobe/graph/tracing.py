@@ -194,6 +194,9 @@ class Tracing:
         if output.current_tracer.parent is not None:
             graph.left_out["call inside a higher-order operator of a compiled graph"] += 1
             return None
+        if _is_batched():
+            graph.left_out["call inside torch.vmap of a compiled graph"] += 1
+            return None
         try:
             reader = VariableReader(output.side_effects)
             templates = reader.sequence(args), reader.mapping(kwargs)
@@ -226,6 +229,12 @@ class Tracing:
         except Exception as error:  # noqa: BLE001 - hook boundary
             pass_on_interruption(error)
             graph.left_out[f"failed in the tool: {type(error).__name__} (result of a traced call)"] += 1
+
+
+def _is_batched() -> bool:
+    """Whether Dynamo traces inside ``torch.vmap``, where a tensor stands for one of many and has no values to read."""
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
 
 
 class _InlinedFunction:

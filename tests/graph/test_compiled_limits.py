@@ -33,6 +33,19 @@ def test_calls_inside_a_higher_order_operator_are_counted(debugger):
     assert reasons["calls inside the higher-order operator tag_activation_checkpoint of a compiled graph"] == 1
 
 
+def test_calls_inside_vmap_are_counted(debugger):
+    linear = nn.Linear(4, 4)
+
+    def run(x):
+        return torch.vmap(lambda row: (row * row).sum() + torch.sigmoid(row).mean())(linear(x)).exp().sum()
+
+    x = torch.randn(3, 4)
+    compiled = recorded(debugger, linear, torch.compile(run, backend="aot_eager"), x, level="L1")
+    assert {"Functional.linear.0.backward", "Tensor.exp.0.backward"} <= set(compiled.data)
+    assert not any("failed" in reason for reason in compiled.coverage["not_recorded"])
+    assert compiled.coverage["not_recorded"]["call inside torch.vmap of a compiled graph"] >= 4
+
+
 def test_a_task_that_looks_at_single_calls_says_that_it_sees_none_inside(debugger):
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
     run = torch.compile(model, backend="aot_eager")

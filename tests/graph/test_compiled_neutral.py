@@ -220,6 +220,26 @@ def test_a_backend_that_cannot_compile_probes_gets_the_users_graph(debugger):
     assert "only plain graphs" in (folder / "dump_error_info.log").read_text()
 
 
+def test_a_backend_that_fails_inside_vmap_leaves_no_trace_of_it(debugger):
+    entered = torch._C._functorch._vmap_increment_nesting
+
+    def picky(graph, inputs):
+        if any("msprobe" in str(node.name) for node in graph.graph.nodes):
+            entered(3, "error")
+            raise NotImplementedError("only plain graphs")
+        return graph.forward
+
+    def run(x):
+        return torch.vmap(lambda row: (row * row).sum())(x).exp()
+
+    x = torch.randn(3, 4)
+    expected = run(x)
+    with debugger(level="L1").capture():
+        result = torch.compile(run, backend=picky)(x)
+    torch.testing.assert_close(result, expected)
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
 @pytest.mark.parametrize("stance", ["fail_on_recompile", "eager_on_recompile", "force_eager"])
 def test_a_stance_that_forbids_compiling_raises_nothing(debugger, stance):
     model, x = MODELS["operators"]()
