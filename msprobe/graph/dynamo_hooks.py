@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -127,18 +128,46 @@ def run_without_compiling() -> Any:
     return importlib.import_module("torch._dynamo.types").ConvertFrameReturn()
 
 
+class _Inlining(threading.local):
+    """Who looks at what this thread's Dynamo inlines, innermost last."""
+
+    installing = threading.Lock()
+    threads_inside = 0
+    stored: tuple[Any, ...] = ()  # in a tuple: a class method that is looked up in a class binds itself
+
+    def __init__(self) -> None:
+        self.handlers: list[Callable[..., Any]] = []
+
+
+_INLINING = _Inlining()
+
+
 @contextlib.contextmanager
 def inlining(handler: Callable[..., Any]) -> Iterator[None]:
-    """Have ``handler(original, translator, function, args, kwargs, ...)`` called for each function Dynamo inlines."""
+    """Have ``handler(original, translator, function, args, kwargs, ...)`` called for each function Dynamo inlines.
+
+    Only in this thread: others may compile at the same time, with another handler or without one.
+    """
     owner = importlib.import_module("torch._dynamo.symbolic_convert").InliningInstructionTranslator
-    stored = owner.__dict__["inline_call"]
-    original = owner.inline_call
-
-    def inline_call(*args: Any, **more: Any) -> Any:
-        return handler(original, *args, **more)
-
-    owner.inline_call = staticmethod(inline_call)
+    with _Inlining.installing:
+        if not _Inlining.threads_inside:
+            _Inlining.stored = (owner.__dict__["inline_call"],)
+            owner.inline_call = staticmethod(_handed_over(owner.inline_call))
+        _Inlining.threads_inside += 1
+    _INLINING.handlers.append(handler)
     try:
         yield
     finally:
-        owner.inline_call = stored
+        _INLINING.handlers.pop()
+        with _Inlining.installing:
+            _Inlining.threads_inside -= 1
+            if not _Inlining.threads_inside:
+                owner.inline_call = _Inlining.stored[0]
+
+
+def _handed_over(original: Callable[..., Any]) -> Callable[..., Any]:
+    def inline_call(*args: Any, **more: Any) -> Any:
+        handlers = _INLINING.handlers
+        return handlers[-1](original, *args, **more) if handlers else original(*args, **more)
+
+    return inline_call

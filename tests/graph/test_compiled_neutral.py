@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from compiled_models import MODELS, Operators, Residual, names, recorded, train_step
 from debugger_traces import dump_of
 from torch import nn
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
 
 class Counting:
@@ -238,6 +240,30 @@ def test_a_backend_that_fails_inside_vmap_leaves_no_trace_of_it(debugger):
         result = torch.compile(run, backend=picky)(x)
     torch.testing.assert_close(result, expected)
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
+def test_threads_that_compile_at_once_leave_the_compiler_as_it_was(debugger):
+    before = InliningInstructionTranslator.__dict__["inline_call"]
+    x = torch.randn(3, 4)
+    models = [nn.Sequential(nn.Linear(4, 4), nn.GELU()) for _ in range(4)]
+    expected = [model(x) for model in models]
+    results = {}
+
+    def run(number):
+        results[number] = torch.compile(models[number], backend="aot_eager")(x)
+
+    tool = debugger(level="mix")
+    with tool.capture(models):
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        exported = torch.export.export(models[0], (x,), strict=True)
+    assert InliningInstructionTranslator.__dict__["inline_call"] is before
+    assert all(torch.equal(results[number], expected[number]) for number in range(4))
+    assert torch.equal(exported.module()(x), expected[0])
+    assert "fx" in dump_of(tool).data["Functional.gelu.3.forward"]
 
 
 @pytest.mark.parametrize("stance", ["fail_on_recompile", "eager_on_recompile", "force_eager"])
