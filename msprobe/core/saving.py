@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from msprobe.core.backward_passes import BackwardPasses
 from msprobe.core.recorder import Recorder
 from msprobe.measure.plain_scalars import json_key
 
 _LOG = logging.getLogger("msprobe")
 
 
-class TensorHooks(Protocol):
+class TensorHooks(BackwardPasses, Protocol):
     """What a framework knows about the gradients of tensors."""
 
     def needs_gradient(self, value: Any) -> bool | None:
@@ -26,15 +26,6 @@ class TensorHooks(Protocol):
 
     def watch(self, tensor: Any, arrived: Callable[[Any], None]) -> Callable[[], None]:
         """Call ``arrived`` with the gradient of ``tensor`` in each backward pass; returns what ends that."""
-
-    def backward_pass(self) -> int:
-        """Number of the backward pass that is running, -1 when there is none."""
-
-    def at_end(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when the running backward pass is over."""
-
-    def hidden(self) -> AbstractContextManager[Any]:
-        """Inside, calls of the framework are not recorded."""
 
 
 class _Place(NamedTuple):

@@ -25,7 +25,7 @@ from msprobe.store import StepWriter, dumps_json, loads_json
 from msprobe.store.bench import BenchError, check_bench, find_bench, read_bench, write_summary
 
 if TYPE_CHECKING:
-    from msprobe.dispatch.spans import Span
+    from msprobe.core.backward_span import Span
 
 _LOG = logging.getLogger("msprobe")
 _ANNOUNCED = 10  # differences that are logged at once; the others are in the file

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from msprobe.core.backward_records import Alarm
 from msprobe.core.call_stack import StackBook
 from msprobe.core.config_record import Config
 from msprobe.core.names import CallName
@@ -22,7 +23,6 @@ from msprobe.dispatch.recompute import Recomputation
 from msprobe.dispatch.spans import GradientWatch
 from msprobe.dispatch.task_watchers import make_watcher
 from msprobe.dispatch.tensor_leaves import tensor_leaves
-from msprobe.dispatch.watching import Alarm
 from msprobe.measure.encode import ValueEncoder
 
 _sequence = torch._C._autograd._get_sequence_nr

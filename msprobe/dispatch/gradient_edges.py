@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from msprobe.core.backward_span import Slot
+
 AccumulateGrad = torch._C._functions.AccumulateGrad
 Node = Any  # torch.autograd.graph.Node; the C++ nodes are not subclasses of it
 Edge = tuple[Node, int]
@@ -37,14 +39,6 @@ class Geometry(NamedTuple):
         """The view's part of the base's gradient."""
         dense = gradient.contiguous()
         return dense.as_strided(self.size, self.stride, dense.storage_offset() + self.offset)
-
-
-class Slot(NamedTuple):
-    """One gradient that passes a node: at ``number`` of its tuple, for argument or result ``position``."""
-
-    number: int
-    position: int
-    geometry: Geometry | None
 
 
 class InputEdges:

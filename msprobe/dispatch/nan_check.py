@@ -23,8 +23,8 @@ from msprobe.store import StepWriter
 from msprobe.store.extra_info import extra_info_folder, write_extra_info
 
 if TYPE_CHECKING:
+    from msprobe.core.backward_span import Span
     from msprobe.dispatch.gradient_edges import SpanPlan
-    from msprobe.dispatch.spans import Span
 
 VALUE_SCAN = "value scan"
 _REGISTER = "float status register"

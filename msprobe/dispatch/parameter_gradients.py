@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from msprobe.core.names import PARAMETERS_GRAD
+from msprobe.core.parameter_records import ParameterRecords
 from msprobe.dispatch.inert import VanishingHook
 from msprobe.dispatch.modules import named_calls
+from msprobe.dispatch.tensor_hooks import TorchHooks
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
     from msprobe.dispatch.capture import Capture
 
 
-class ParameterGradients:
+class ParameterGradients(ParameterRecords):
     """Hooks on the parameters of a model.
 
     ``Module.path.Class.parameters_grad.n`` holds the gradients of a module's own parameters after the n-th
-    accumulation of the step, as ``{name: [tensor]}``. It is complete when every parameter that needs one has its
-    gradient, or when the backward pass ends.
+    accumulation of the step.
+
+    Parameters
+    ----------
+    capture : Capture
     """
 
     def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+        super().__init__(capture, TorchHooks())
         self._handles: list[RemovableHandle] = []
         self._nodes: dict[int, torch.autograd.graph.Node] = {}  # of parameters with a main_grad
-        self._open: dict[str, dict[str, Any]] = {}
-        self._expected: dict[str, int] = {}
         self._models: Sequence[torch.nn.Module] = ()
 
     def record(self, models: Sequence[torch.nn.Module], first: int = 0) -> None:
@@ -78,42 +80,12 @@ class ParameterGradients:
 
     def accumulated(self, base: str, key: str, parameter: torch.Tensor) -> None:
         """A gradient has just been added to ``parameter.grad``."""
-        capture = self._capture
-        if not capture.running:
-            return
-        with torch._C.DisableTorchFunction():
-            try:
-                waiting = self._open.get(base)
-                if waiting is not None and key in waiting:
-                    self._finish(base)
-                    waiting = None
-                if waiting is None:
-                    waiting = self._begin(base)
-                name = waiting[""]
-                gradient = getattr(parameter, "main_grad", None)
-                gradient = parameter.grad if gradient is None else gradient
-                path = f"{name}.{key}" if capture.saves_tensors and capture.wants_tensors(name) else None
-                waiting[key] = [capture.encoder.encode(gradient, path)]
-                if len(waiting) > self._expected.get(base, 0):
-                    self._finish(base)
-            except Exception as error:  # noqa: BLE001 - hook boundary
-                capture.failed(f"gradient of parameter {key} of {base}", error)
+        if self._capture.running:
+            self._gather(base, key, parameter)
 
-    def flush(self) -> None:
-        """Record what is there: the backward pass is over."""
-        for base in list(self._open):
-            self._finish(base)
-
-    def _begin(self, base: str) -> dict[str, Any]:
-        if not self._open:
-            torch.autograd.Variable._execution_engine.queue_callback(self.flush)
-        stem = f"{base}.{PARAMETERS_GRAD}"
-        waiting = self._open[base] = {"": f"{stem}.{self._capture.counters.take(stem)}"}
-        return waiting
-
-    def _finish(self, base: str) -> None:
-        record = self._open.pop(base)
-        self._capture.parameters_record(record.pop(""), record)
+    def _gradient_of(self, arrived: torch.Tensor) -> torch.Tensor | None:
+        gradient = getattr(arrived, "main_grad", None)
+        return arrived.grad if gradient is None else gradient
 
 
 def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

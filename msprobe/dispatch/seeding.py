@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from msprobe.core.errors import LifecycleError
-
-_SEED_LIMIT = 2**32 - 1
+from msprobe.core.seeding import seed_process
 
 
 class _Probability(NamedTuple):
@@ -82,16 +78,8 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     LifecycleError
         If an argument has another type or the seed is out of range.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _SEED_LIMIT:
-        raise LifecycleError(f"seed_all: seed must be an integer from 0 to {_SEED_LIMIT}, not {seed!r}")
-    for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
-        if not isinstance(value, bool):
-            raise LifecycleError(f"seed_all: {name} must be True or False, not {value!r}")
-    os.environ["PYTHONHASHSEED"] = str(seed)
-    random.seed(seed)
-    np.random.seed(seed)
+    seed_process(seed, mode=mode, rm_dropout=rm_dropout)
     torch.manual_seed(seed)
-    os.environ["HCCL_DETERMINISTIC"] = str(mode)
     torch.use_deterministic_algorithms(mode)
     torch.backends.cudnn.deterministic = mode
     torch.backends.cudnn.benchmark = not mode and torch.backends.cudnn.benchmark

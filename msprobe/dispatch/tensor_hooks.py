@@ -1,20 +1,20 @@
-"""Gradients of single tensors, for values that the user saves."""
+"""Gradients of single tensors, and the backward pass that is running."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from msprobe.dispatch.inert import VanishingHook
 
-_task_id = torch._C._current_graph_task_id
-
 
 class TorchHooks:
-    """What PyTorch provides to :class:`msprobe.core.saving.VariableSaver`."""
+    """What PyTorch tells about gradients; see :class:`msprobe.core.saving.TensorHooks`."""
+
+    backward_pass = staticmethod(torch._C._current_graph_task_id)  # asked at each node: no function of ours between
+    hidden = staticmethod(torch._C.DisableTorchFunction)
 
     def needs_gradient(self, value: Any) -> bool | None:
         """Whether a tensor needs a gradient; None if ``value`` is no tensor."""
@@ -25,17 +25,9 @@ class TorchHooks:
         remove: Callable[[], None] = tensor.register_hook(_Arrived(arrived)).remove
         return remove
 
-    def backward_pass(self) -> int:
-        """Number of the backward pass that is running, -1 when there is none."""
-        return _task_id()
-
     def at_end(self, action: Callable[[], None]) -> None:
         """Call ``action`` when the running backward pass is over."""
         torch.autograd.Variable._execution_engine.queue_callback(action)
-
-    def hidden(self) -> AbstractContextManager[Any]:
-        """Inside, calls of torch are not recorded."""
-        return torch._C.DisableTorchFunction()
 
 
 class _Arrived(VanishingHook):

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from msprobe.core.backward_records import Alarm
 from msprobe.measure.tensor_files import OwnElements
 from msprobe.store import StepWriter
 
 if TYPE_CHECKING:
+    from msprobe.core.backward_span import Span
     from msprobe.dispatch.gradient_edges import SpanPlan
-    from msprobe.dispatch.spans import Span
 
 Files = dict[str, OwnElements]
-
-
-class Alarm(Protocol):
-    """Something that the user asked to be told by an exception."""
-
-    def sound(self) -> None:
-        """Raise. Called outside every hook boundary, after the record was added."""
 
 
 class Watched:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from msprobe.core.backward_span import Span
 from msprobe.core.call_stack import StackNode
 from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD
 from msprobe.dispatch.operands import local_variable
-from msprobe.dispatch.spans import Span
+from msprobe.dispatch.spans import needs_gradients
 from msprobe.graph.call_template import fill
 from msprobe.graph.graph_plan import REGISTRY, Event, GraphPlan, Reading, Site, TracedCall
 
@@ -238,4 +239,6 @@ class GraphRecorder:
 
 
 def _span_of(opened: OpenCall, call: int) -> Span:
-    return Span(opened, opened.epoch, 0, REGISTRY.calls[call].tensors)
+    span = Span(opened, opened.epoch, 0, REGISTRY.calls[call].tensors)
+    span.has_parameters = opened.module is not None and needs_gradients(opened.module)
+    return span

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from msprobe.dispatch.gradient_edges import InputEdges, Slot, SpanPlan, plan_span, written_since
+from msprobe.core.backward_span import Slot
+from msprobe.dispatch.gradient_edges import InputEdges, SpanPlan, plan_span, written_since
 from msprobe.graph.graph_plan import REGISTRY, Event, Reading
 from msprobe.graph.probe_ops import probe
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from msprobe.measure.arrays import widened_bfloat16
 from msprobe.measure.backends import native_module
+from msprobe.measure.file_content import FileContent, Pieces, write_pieces
 
 Array = NDArray[Any]
 
@@ -27,7 +28,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-class ArrayFile:
+class ArrayFile(FileContent):
     """A saver for one array; what the store asks of a `TensorContent`.
 
     numpy has no bfloat16: such arrays are written as float32, which holds the same values.
@@ -36,20 +37,14 @@ class ArrayFile:
     ----------
     array
         Read when the file is written or held, whichever comes first.
-
-    Attributes
-    ----------
-    lost
-        Set by whoever was to write the file, if it will not be written after all.
     """
 
-    __slots__ = ("_array", "_held", "_on_lost", "lost")
+    __slots__ = ("_array", "_held")
 
     def __init__(self, array: Array) -> None:
+        super().__init__()
         self._array: Array | None = array
         self._held = False
-        self._on_lost: Callable[[], object] | None = None
-        self.lost = False
 
     @property
     def host_bytes(self) -> int:
@@ -82,7 +77,7 @@ class ArrayFile:
             self._array = np.array(_storable(self._array), order="C", copy=True)
             self._held = True
 
-    def pieces(self) -> Sequence[bytes | bytearray | memoryview] | None:
+    def pieces(self) -> Pieces | None:
         """Return the parts of the file."""
         if self._array is None:
             return None
@@ -92,18 +87,6 @@ class ArrayFile:
     def release(self) -> None:
         """Give the array back; the content cannot be written any more."""
         self._array = None
-
-    def when_lost(self, tell: Callable[[], object]) -> None:
-        """Call `tell` once the file turns out not to be written; at once if that is known already."""
-        self._on_lost = tell
-        if self.lost:
-            tell()
-
-    def lose(self) -> None:
-        """The file was not written."""
-        self.lost = True
-        if self._on_lost is not None:
-            self._on_lost()
 
     def __call__(self, destination: BinaryIO | Path | str) -> None:
         """Write the file; `numpy.load` reads it.
@@ -116,11 +99,7 @@ class ArrayFile:
         pieces = self.pieces()
         if pieces is None:
             raise ValueError("the content of this tensor file was released already")
-        if isinstance(destination, str | Path):
-            Path(destination).write_bytes(b"".join(pieces))
-            return
-        for piece in pieces:
-            destination.write(piece)
+        write_pieces(destination, pieces)
 
 
 def _storable(array: Array) -> Array:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -16,6 +15,7 @@ import torch
 
 from msprobe.measure.backends import native_module
 from msprobe.measure.cpu import threads_for
+from msprobe.measure.file_content import FileContent, Pieces, write_pieces
 from msprobe.measure.host_copies import HostCopies, HostCopy, rounded
 from msprobe.measure.quiet import Quiet
 from msprobe.measure.tensor_zip import LARGEST, ZipTemplate, ZipTemplates
@@ -59,7 +59,7 @@ class FileMaker:
         return OwnElements(tensor, self, fingerprint)
 
 
-class OwnElements:
+class OwnElements(FileContent):
     """A saver for one tensor: call it with an open binary file or a path.
 
     Parameters
@@ -70,11 +70,6 @@ class OwnElements:
         Shared with other contents; None: nothing is shared.
     fingerprint
         Of the tensor, if it is known that the tensor has not changed since.
-
-    Attributes
-    ----------
-    lost
-        Set by whoever was to write the file, if it will not be written after all.
 
     Examples
     --------
@@ -88,24 +83,21 @@ class OwnElements:
         "_fingerprint",
         "_maker",
         "_nbytes",
-        "_on_lost",
         "_shape",
         "_template",
         "_tensor",
-        "lost",
     )
 
     def __init__(
         self, tensor: torch.Tensor, maker: FileMaker | None = None, fingerprint: Fingerprint | None = None
     ) -> None:
+        super().__init__()
         self._maker = maker or FileMaker()
         self._tensor: torch.Tensor | None = tensor
         self._fingerprint = fingerprint
         self._copy: HostCopy | None = None
         self._template: ZipTemplate | None = None
         self._event: Any = None
-        self._on_lost: Callable[[], object] | None = None
-        self.lost = False
         plain = tensor.layout is torch.strided and not tensor.is_quantized
         self._dtype, self._shape = tensor.dtype, tuple(tensor.shape)
         self._nbytes = tensor.numel() * tensor.itemsize if plain else -1
@@ -162,7 +154,7 @@ class OwnElements:
         """Whether the file can be written without waiting for a device."""
         return self._tensor is not None and self._tensor.is_cpu
 
-    def pieces(self) -> Sequence[bytes | bytearray | memoryview] | None:
+    def pieces(self) -> Pieces | None:
         """Return the parts of the file, from the copy if one is held; None if only a call can write it.
 
         Waits until the device has delivered the copy. Parts that are read from the tensor itself are valid until its
@@ -174,7 +166,7 @@ class OwnElements:
             self._event.synchronize()
         return self._around(self._copy.address, self._copy.view(self._nbytes))
 
-    def _pieces_of_tensor(self) -> Sequence[bytes | bytearray | memoryview] | None:
+    def _pieces_of_tensor(self) -> Pieces | None:
         tensor = self._tensor
         if tensor is None or not self._in_order(tensor):
             return None
@@ -186,7 +178,7 @@ class OwnElements:
         address = tensor.data_ptr()
         return self._around(address, _bytes_at(address, self._nbytes, _READ_ONLY))
 
-    def _around(self, address: int, elements: memoryview) -> Sequence[bytes | bytearray | memoryview] | None:
+    def _around(self, address: int, elements: memoryview) -> Pieces | None:
         if self._template is None:
             return None
         crc = self._fingerprint[2] if self._fingerprint is not None else _crc32(address, elements)
@@ -199,24 +191,12 @@ class OwnElements:
         if copy is not None:
             self._maker.copies.give_back(copy)
 
-    def when_lost(self, tell: Callable[[], object]) -> None:
-        """Call `tell` once the file turns out not to be written; at once if that is known already."""
-        self._on_lost = tell
-        if self.lost:
-            tell()
-
-    def lose(self) -> None:
-        """The file was not written."""
-        self.lost = True
-        if self._on_lost is not None:
-            self._on_lost()
-
     def __call__(self, destination: BinaryIO | Path | str) -> None:
         """Write the file; `torch.load(..., weights_only=True)` reads it."""
         with Quiet():
             pieces = self.pieces()
             if pieces is not None:
-                _write(destination, pieces)
+                write_pieces(destination, pieces)
             elif self._tensor is None:
                 raise ValueError("the content of this tensor file was released already")
             else:
@@ -284,11 +264,3 @@ def _size_of_parts(tensor: torch.Tensor | None) -> int:
         else:
             return int(tensor.numel() * tensor.itemsize)
         return sum(part.numel() * part.itemsize for part in parts)
-
-
-def _write(destination: BinaryIO | Path | str, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-    if isinstance(destination, str | Path):
-        Path(destination).write_bytes(b"".join(pieces))
-        return
-    for piece in pieces:
-        destination.write(piece)

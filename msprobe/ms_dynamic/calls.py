@@ -88,21 +88,21 @@ def begin(  # noqa: PLR0913, PLR0917 - what a call is made of
 
 def end(capture: MindsporeCapture, opened: OpenCall | None, output: Any) -> None:
     """A call returned; never raises."""
-    if opened is None:
-        return
-    with capture.hidden():
-        try:
-            capture.end(opened, output)
-        except Exception as error:  # noqa: BLE001 - hook boundary
-            capture.failed(f"outputs of {opened.call.base}", error)
+    _tell(capture, capture.end, opened, output, "outputs")
 
 
 def abort(capture: MindsporeCapture, opened: OpenCall | None, error: BaseException) -> None:
     """A call raised; never raises itself."""
+    _tell(capture, capture.abort, opened, error, "end")
+
+
+def _tell(
+    capture: MindsporeCapture, what: Callable[[OpenCall, Any], None], opened: OpenCall | None, value: Any, part: str
+) -> None:
     if opened is None:
         return
     with capture.hidden():
         try:
-            capture.abort(opened, error)
-        except Exception as failure:  # noqa: BLE001 - hook boundary
-            capture.failed(f"end of {opened.call.base}", failure)
+            what(opened, value)
+        except Exception as error:  # noqa: BLE001 - hook boundary
+            capture.failed(f"{part} of {opened.call.base}", error)

@@ -12,16 +12,11 @@ from typing import Any, NamedTuple
 
 from mindspore import Tensor
 
+from msprobe.core.backward_span import Slot
+
 Node = Any
 Edge = tuple[int, int]
 _LEAF = (1 << 64) - 1  # sequence number of a node that nothing made
-
-
-class Slot(NamedTuple):
-    """One gradient that passes a node: at ``number`` of its tuple, for argument or result ``position``."""
-
-    number: int
-    position: int
 
 
 class Listening(NamedTuple):

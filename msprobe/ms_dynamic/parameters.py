@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msprobe.core.names import PARAMETERS_GRAD
+from msprobe.core.parameter_records import ParameterRecords
 from msprobe.ms_dynamic.capture import MindsporeCapture
-from msprobe.ms_dynamic.engine import backward_pass, when_pass_ends
+from msprobe.ms_dynamic.tensor_hooks import MindsporeHooks
 
 
 class _Period:
@@ -31,19 +31,21 @@ def _hook(period: _Period, base: str, key: str) -> Callable[[Any], None]:
     return hook
 
 
-class ParameterGradients:
+class ParameterGradients(ParameterRecords):
     """Hooks on the parameters of a model.
 
     ``Cell.path.Class.parameters_grad.n`` holds the gradients of a Cell's own parameters in the n-th backward pass of
-    the step, as ``{name: [tensor]}``.
+    the step.
+
+    Parameters
+    ----------
+    capture : MindsporeCapture
     """
 
     def __init__(self, capture: MindsporeCapture) -> None:
-        self._capture = capture
+        super().__init__(capture, MindsporeHooks(capture))
         self._period = _Period(self)
         self._handles: list[Any] = []
-        self._open: dict[str, dict[str, Any]] = {}
-        self._expected: dict[str, int] = {}
 
     def record(self, cells: Iterator[tuple[str, Any]]) -> None:
         """Record the gradients of all parameters of these Cells."""
@@ -71,38 +73,4 @@ class ParameterGradients:
         capture = self._capture
         if not capture.running or capture.writer is None:
             return
-        with capture.hidden():
-            try:
-                self._gather(base, key, gradient)
-            except Exception as error:  # noqa: BLE001 - hook boundary
-                capture.failed(f"gradient of parameter {key} of {base}", error)
-
-    def _gather(self, base: str, key: str, gradient: Any) -> None:
-        capture = self._capture
-        waiting = self._open.get(base)
-        if waiting is not None and key in waiting:
-            self._finish(base)
-            waiting = None
-        if waiting is None:
-            waiting = self._begin(base)
-        name = waiting[""]
-        path = f"{name}.{key}" if capture.saves_tensors and capture.wants_tensors(name) else None
-        waiting[key] = [capture.encoder.encode(gradient, path)]
-        if len(waiting) > self._expected.get(base, 0):
-            self._finish(base)
-
-    def flush(self) -> None:
-        """Record what is there: the backward pass is over."""
-        for base in list(self._open):
-            self._finish(base)
-
-    def _begin(self, base: str) -> dict[str, Any]:
-        if not self._open and backward_pass() != -1:
-            when_pass_ends(self.flush)
-        stem = f"{base}.{PARAMETERS_GRAD}"
-        waiting = self._open[base] = {"": f"{stem}.{self._capture.counters.take(stem)}"}
-        return waiting
-
-    def _finish(self, base: str) -> None:
-        record = self._open.pop(base)
-        self._capture.parameters_record(record.pop(""), record)
+        self._gather(base, key, gradient)

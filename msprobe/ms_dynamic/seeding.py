@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import mint, nn, ops
 
-from msprobe.core.errors import LifecycleError
+from msprobe.core.seeding import seed_process
 
-_SEED_LIMIT = 2**32 - 1
 _CELLS = ("Dropout", "DropoutExt", "Dropout1d", "Dropout2d", "Dropout2dExt", "Dropout3d")
 _FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 
@@ -35,17 +31,9 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     LifecycleError
         If an argument has another type or the seed is out of range.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _SEED_LIMIT:
-        raise LifecycleError(f"seed_all: seed must be an integer from 0 to {_SEED_LIMIT}, not {seed!r}")
-    for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
-        if not isinstance(value, bool):
-            raise LifecycleError(f"seed_all: {name} must be True or False, not {value!r}")
-    os.environ["PYTHONHASHSEED"] = str(seed)
-    random.seed(seed)
-    np.random.seed(seed)
+    seed_process(seed, mode=mode, rm_dropout=rm_dropout)
     ms.set_seed(seed)
     ms.manual_seed(seed)
-    os.environ["HCCL_DETERMINISTIC"] = str(mode)
     ms.set_context(deterministic="ON" if mode else "OFF")
     if rm_dropout:
         _remove_dropout()

@@ -1,19 +1,21 @@
-"""Gradients of single tensors, for values that the user saves."""
+"""Gradients of single tensors, and the backward pass that is running."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import Tensor
 
-from msprobe.ms_dynamic.capture import MindsporeCapture
 from msprobe.ms_dynamic.engine import backward_pass, when_pass_ends
+
+if TYPE_CHECKING:
+    from msprobe.ms_dynamic.capture import MindsporeCapture
 
 
 class MindsporeHooks:
-    """What MindSpore provides to :class:`msprobe.core.saving.VariableSaver`."""
+    """What MindSpore tells about gradients; see :class:`msprobe.core.saving.TensorHooks`."""
 
     def __init__(self, capture: MindsporeCapture) -> None:
         self._capture = capture

@@ -60,10 +60,14 @@ class FailureNotes:
         for text in before.reasons if before is not None else ():  # noted while there was no folder
             self.note(text)
 
-    def note(self, text: str) -> None:
-        """Keep a reason and append it to the error log, which is created by the first one."""
-        if text not in self._seen and len(self.reasons) < _MOST_REASONS:
-            self._seen.add(text)
+    def note(self, text: str, *, kind: str | None = None) -> None:
+        """Keep a reason and append it to the error log, which is created by the first one.
+
+        Of several with the same ``kind`` only the first is kept; the log has them all.
+        """
+        kind = text if kind is None else kind
+        if kind not in self._seen and len(self.reasons) < _MOST_REASONS:
+            self._seen.add(kind)
             self.reasons.append(text)
         self._lines += 1
         if self._folder is not None and self._lines <= _MOST_LOG_LINES:
@@ -74,11 +78,15 @@ class FailureNotes:
         self.note(text)
         self._announcer.warn(kind, f"msprobe: {text}")
 
-    def note_os_error(self, where: str, error: OSError, consequence: str) -> None:
-        """Keep the reason of a refused write and warn once per kind of refusal."""
+    def note_os_error(self, where: str, error: OSError, consequence: str, *, file_name: str = "") -> None:
+        """Keep the reason of a refused write and warn once per kind of refusal.
+
+        With a file in the folder ``where``, the reason names the first one that was refused for this cause.
+        """
         code = error.errno or 0
         cause = f"{error.strerror or type(error).__name__} (errno {code})"
-        self.note(f"{where}: {cause}")
+        reason = f"{where}: {cause}"
+        self.note(f"{reason}: {file_name}" if file_name else reason, kind=reason)
         advice = _ADVICE.get(code, "Check the disk behind dump_path.")
         self._announcer.warn(
             ("write", code), f"msprobe cannot write {where}: {cause}. Training goes on; {consequence} {advice}"
@@ -88,7 +96,7 @@ class FailureNotes:
         """Keep why a tensor file was not written; a refusal of the disk is logged once per kind."""
         refusal = _os_error_behind(error)
         if isinstance(refusal, OSError):
-            self.note_os_error(folder, refusal, "the tensor is not stored, its record is.")
+            self.note_os_error(folder, refusal, "the tensor is not stored, its record is.", file_name=file_name)
         else:
             self.note(f"tensor file {file_name}: {type(refusal).__name__}: {refusal}")
 

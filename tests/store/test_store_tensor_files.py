@@ -109,6 +109,15 @@ def test_a_file_of_another_program_gets_a_second_name_or_a_copy(tmp_path: Path) 
     assert writer.link_tensor(wanted, source) == name  # the name is taken: replaced by a copy
     assert linked.read_bytes() == b"other"
     assert not linked.samefile(source)
-    assert writer.link_tensor("missing.npy", tmp_path / "missing") is None
+
+
+def test_a_file_that_cannot_be_stored_is_named_once_per_cause_and_each_in_the_log(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "s" / "r")
+    names = ["Kernel.Default/fc.0.forward.input.0.npy", "100%.npy"]
+    for name in names:
+        assert writer.link_tensor(name, tmp_path / "missing") is None
     writer.finish({})
-    assert "No such file" in writer.failures[0]
+    cause = f"{tmp_path / 's' / 'r' / 'dump_tensor_data'}: No such file or directory (errno 2)"
+    assert writer.failures == [f"{cause}: {names[0]}"]
+    log = (tmp_path / "s" / "r" / "dump_error_info.log").read_text().splitlines()
+    assert [line.partition(" ")[2] for line in log] == [f"{cause}: {name}" for name in names]
