@@ -36,6 +36,7 @@ app.command("kernel-records")(kernel_records)
 app.command("overflow_check")(report_command.overflow_check)
 app.command("parse")(report_command.parse)
 app.command("report")(report_command.report)
+app.command("replicas")(report_command.replicas)
 
 
 @config_app.command("check")

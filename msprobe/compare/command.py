@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from msprobe.compare.rows import GatherRule
+
 EXIT_BAD_INPUT = 2
 
 
@@ -37,6 +39,13 @@ def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
     any_dtype: Annotated[
         bool, typer.Option("--any-dtype", help="Values of different dtypes may be equal (bfloat16 against float32).")
     ] = False,
+    gather: Annotated[
+        GatherRule | None,
+        typer.Option(
+            help="Put the ranks of each side together, for runs that are parallel in different ways. What has no "
+            "placements is `replicated` (tensor parallel), or may be the rank's part of the `batch` (DDP, FSDP2).",
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Local processes; 0 chooses.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="tcp://host:port of a Dask scheduler to work instead.")] = None,
 ) -> None:
@@ -63,6 +72,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
             any_dtype=any_dtype,
             renaming=_renaming(map_file),
             fuzzy=fuzzy,
+            gather=gather,
             xlsx=xlsx,
             html=html,
             processes=jobs,

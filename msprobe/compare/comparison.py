@@ -6,19 +6,20 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msprobe.compare.align import Options
 from msprobe.compare.columns import TableKind
 from msprobe.compare.entries import data_name_of, leaves_of
+from msprobe.compare.gather_sides import gathered_pair
 from msprobe.compare.jobs import CompareError, run_jobs
 from msprobe.compare.kinds import Renaming
 from msprobe.compare.pair import PairJob, read_rows
-from msprobe.compare.pairing import FolderPair, pair_folders
+from msprobe.compare.pairing import FolderPair, StepPair, pair_folders, pair_steps
 from msprobe.compare.records import Tolerance
 from msprobe.compare.results import HTML_NAME, write_csv, write_summary, write_xlsx
-from msprobe.compare.rows import Divergence, PairSummary, RecordRow, Summary
+from msprobe.compare.rows import Divergence, GatherRule, PairSummary, RecordRow, Summary
 from msprobe.store.members import first_records
 from msprobe.store.tensor_files import TENSOR_FOLDER
 
@@ -45,6 +46,8 @@ class Request:
         Values of different dtypes may be equal.
     renaming, fuzzy
         See `msprobe.compare.align.Options`.
+    gather
+        Put the ranks of each side together, and what tensors without placements are; None compares rank by rank.
     xlsx, html
         Write these, too.
     processes, scheduler
@@ -59,6 +62,7 @@ class Request:
     any_dtype: bool = False
     renaming: Renaming = field(default_factory=Renaming)
     fuzzy: bool = False
+    gather: GatherRule | None = None
     xlsx: bool = False
     html: bool = False
     processes: int = 0
@@ -103,7 +107,7 @@ def compare_dumps(request: Request, progress: Progress | None = None) -> Outcome
     OSError
         The results cannot be written.
     """
-    pairs = pair_folders(request.target, request.golden)
+    pairs, ranks = _pairs(request)
     references = _references(request, pairs)
     kind = _table_kind(pairs)
     page = _page_writer() if request.html else None
@@ -117,6 +121,11 @@ def compare_dumps(request: Request, progress: Progress | None = None) -> Outcome
             _job(request, pair, reference, kind, work / str(number))
             for number, (pair, reference) in enumerate(zip(pairs, references, strict=True))
         ]
+        if request.gather is not None:
+            jobs = [
+                replace(job, target_ranks=step.target, golden_ranks=step.golden)
+                for job, step in zip(jobs, ranks, strict=True)
+            ]
         count = 0
 
         def done(result: PairSummary) -> None:
@@ -186,11 +195,23 @@ def first_divergence(pairs: Sequence[PairSummary]) -> Divergence | None:
 def _rank_only(first: Divergence | None, pairs: Sequence[PairSummary]) -> tuple[str, ...]:
     if first is None:
         return ()
+    if first.decision.parts:
+        return tuple(dict.fromkeys(part.rank for part in first.decision.parts))
     same_step = [pair for pair in pairs if pair.step == first.step]
     ranks = tuple(
         pair.rank for pair in same_step if pair.divergence is not None and pair.divergence.record == first.record
     )
     return ranks if len(ranks) < len(same_step) else ()
+
+
+def _pairs(request: Request) -> tuple[list[FolderPair], list[StepPair]]:
+    """Return what is compared with what; with ``gather`` each pair has all ranks of a step."""
+    if request.gather is None:
+        return pair_folders(request.target, request.golden), []
+    if request.reference is not None:
+        raise CompareError("--gather and --reference exclude each other: limits are measured rank by rank")
+    steps = pair_steps(request.target, request.golden)
+    return [gathered_pair(step) for step in steps], steps
 
 
 def _job(request: Request, pair: FolderPair, reference: Path | None, kind: TableKind, stem: Path) -> PairJob:
@@ -208,6 +229,7 @@ def _job(request: Request, pair: FolderPair, reference: Path | None, kind: Table
             "measured" if request.reference else "exact" if request.exact else "default",
             any_dtype=request.any_dtype,
             reference=str(request.reference or ""),
+            gather=request.gather,
         ),
     )
 

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from msprobe.compare.gather_index import GatheredIndex
 from msprobe.compare.kinds import module_path
 from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import loads_json
@@ -28,10 +29,12 @@ class DumpSide:
     ----------
     path
         A rank folder or its dump file.
+    index
+        Records of several ranks put together; ``path`` is then that of the first one. None for those of ``path``.
 
     Attributes
     ----------
-    index : MemberIndex
+    index : MemberIndex or GatheredIndex
         The records.
     folder : Path
         Where they are.
@@ -46,8 +49,8 @@ class DumpSide:
         There is no dump file, or it is none.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.index = MemberIndex(path)
+    def __init__(self, path: str | Path, index: GatheredIndex | None = None) -> None:
+        self.index: MemberIndex | GatheredIndex = MemberIndex(path) if index is None else index
         self.folder = self.index.head.path.parent
         self.tensor_folder = _tensor_folder(self.folder, self.index.head.data_dir)
         self.is_ours = (self.folder / COVERAGE_FILE).exists() or _grows(self.index.head.path)
@@ -56,6 +59,11 @@ class DumpSide:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def rank_count(self) -> int:
+        """How many ranks were put together; 1 if none were."""
+        return len(self.index.ranks) if isinstance(self.index, GatheredIndex) else 1
 
     @property
     def has_parents(self) -> bool:
@@ -74,12 +82,17 @@ class DumpSide:
 
     def surroundings(self, name: str) -> tuple[str, str]:
         """Return the enclosing record's name and the path of the module that a record is or runs in."""
-        parent: str = self._parents.get(name) or ""
+        if isinstance(self.index, GatheredIndex):
+            parent: str = self.index.plain(self._parents.get(self.index.written(name)) or "")
+        else:
+            parent = self._parents.get(name) or ""
         return parent, module_path(name) or module_path(parent)
 
     def stack(self, name: str) -> tuple[str, ...]:
         """Return the frames of a record, innermost first, or those of the forward call of a backward record."""
         stacks = self._read_stacks()
+        if isinstance(self.index, GatheredIndex):
+            name = self.index.written(name)
         found = stacks.get(name)
         if found is None and ".backward" in name:
             found = stacks.get(name.partition("#")[0].replace(".backward", ".forward"))

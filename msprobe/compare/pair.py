@@ -13,6 +13,8 @@ from pathlib import Path
 from msprobe.compare.align import Alignment, Options, align
 from msprobe.compare.columns import TableKind, table_lines
 from msprobe.compare.dump_side import DumpSide
+from msprobe.compare.gather_index import GatheredIndex
+from msprobe.compare.gather_sides import gather_notes, with_shard
 from msprobe.compare.kinds import kind_of
 from msprobe.compare.locate import Locator, is_nonfinite_source
 from msprobe.compare.records import RecordComparer, Tolerance
@@ -33,6 +35,8 @@ class PairJob:
         Folder names.
     target, golden
         Dump files; None if that side lacks this step or rank.
+    target_ranks, golden_ranks
+        Dump files of all ranks, to be put together; empty if ``target`` and ``golden`` are compared as they are.
     reference
         Dump of the run that limits are measured from; None without one.
     table
@@ -53,6 +57,8 @@ class PairJob:
     kind: TableKind
     options: Options
     tolerance: Tolerance
+    target_ranks: tuple[Path, ...] = ()
+    golden_ranks: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -141,7 +147,7 @@ def compare_pair(job: PairJob) -> PairSummary:
         divergence = None
         if position is not None:
             locator = Locator(sides.target, sides.golden, sides.alignment, sides.comparer)
-            divergence = locator.explain(position, job.step, job.rank)
+            divergence = sides.with_shard(locator.explain(position, job.step, job.rank))
         return _summary(job, tally, divergence, sides)
 
 
@@ -160,6 +166,15 @@ class _Sides:
         for position, numbers in enumerate(zip(self.alignment.target, self.alignment.golden, strict=True)):
             yield self.comparer.compare(position, *numbers, replaced=position in replaced, moved=position in moved)
 
+    def with_shard(self, divergence: Divergence) -> Divergence:
+        """Add whose shard it is, where ranks were put together."""
+        if self.target.rank_count == 1:
+            return divergence
+        numbers = self.alignment.target[divergence.position], self.alignment.golden[divergence.position]
+        row = self.comparer.compare(divergence.position, *numbers, replaced=False, moved=False)
+        leaf = next((leaf for leaf in row.leaves if leaf.name == divergence.leaf), None)
+        return with_shard(divergence, leaf, self.target)
+
     def notes(self) -> Iterator[str]:
         """Yield what a reader should know."""
         for what, side in (("target", self.target), ("golden", self.golden)):
@@ -168,6 +183,8 @@ class _Sides:
                 yield f"{what}: {side.index.head.path} ends in the middle; {rest}"
             elif not len(side):
                 yield f"{what}: {side.index.head.path} holds no records"
+        for what, side in (("target", self.target), ("golden", self.golden)):
+            yield from gather_notes(what, side)
         alignment = self.alignment
         if any(alignment.tagged):
             ours, theirs = alignment.tagged
@@ -183,7 +200,7 @@ class _Sides:
 def _open(job: PairJob, stack: ExitStack) -> _Sides:
     assert job.target is not None  # noqa: S101 - asked before
     assert job.golden is not None  # noqa: S101
-    target, golden = DumpSide(job.target), DumpSide(job.golden)
+    target, golden = _side(job, job.target, job.target_ranks), _side(job, job.golden, job.golden_ranks)
     stack.callback(target.close)
     stack.callback(golden.close)
     reference = None
@@ -193,6 +210,11 @@ def _open(job: PairJob, stack: ExitStack) -> _Sides:
         reference = other, _numbers(align(golden, other, job.options))
     alignment = align(target, golden, job.options)
     return _Sides(target, golden, alignment, RecordComparer(target, golden, job.tolerance, reference))
+
+
+def _side(job: PairJob, file: Path, ranks: tuple[Path, ...]) -> DumpSide:
+    rule = job.tolerance.gather
+    return DumpSide(file) if rule is None else DumpSide(file, GatheredIndex(ranks, rule))
 
 
 def read_rows(file: Path) -> Iterator[RecordRow]:

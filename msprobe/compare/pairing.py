@@ -85,6 +85,36 @@ def pair_folders(target: str | Path, golden: str | Path) -> list[FolderPair]:
     return pairs
 
 
+@dataclass(frozen=True, slots=True)
+class StepPair:
+    """Dump files of all ranks of one step; a side without that step has none."""
+
+    step: str
+    target: tuple[Path, ...]
+    golden: tuple[Path, ...]
+
+
+def pair_steps(target: str | Path, golden: str | Path) -> list[StepPair]:
+    """Pair the steps of two paths by name, each with all its ranks; a single one on each side whatever its name.
+
+    Raises
+    ------
+    DumpReadError
+        A side has no dump.
+    """
+    ours, theirs = find_dumps(target), find_dumps(golden)
+    if len(ours) == len(theirs) == 1:
+        ((step, ranks),), (others,) = ours.items(), theirs.values()
+        return [StepPair(step if _STEP.match(step) else "", rank_files(ranks), rank_files(others))]
+    steps = sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name))
+    return [StepPair(step, rank_files(ours.get(step, {})), rank_files(theirs.get(step, {}))) for step in steps]
+
+
+def rank_files(ranks: Mapping[str, Path]) -> tuple[Path, ...]:
+    """Return the dump files of one step in the order of the ranks."""
+    return tuple(ranks[name] for name in _rank_order(ranks))
+
+
 def _pair_ranks(step: str, target: Mapping[str, Path], golden: Mapping[str, Path]) -> list[FolderPair]:
     ours, theirs = _rank_order(target), _rank_order(golden)
     processes = any(name.startswith("proc") for name in [*ours, *theirs])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from msprobe.compare.dump_side import DumpSide, call_site
 from msprobe.compare.entries import INPUT, OUTPUT, PARAMETERS, Leaf, entry_of, leaves_of
+from msprobe.compare.gather_judge import GatherJudge, is_gathered, judge_scalar_of_ranks
+from msprobe.compare.gather_layout import placement_text
 from msprobe.compare.judge import (
     NO_DIFFERENCE,
     differences_of,
@@ -22,7 +25,18 @@ from msprobe.compare.judge import (
 from msprobe.compare.kinds import kind_of
 from msprobe.compare.leaves import pair_leaves
 from msprobe.compare.metrics import compare_arrays
-from msprobe.compare.rows import GRAVITY, Decision, Entry, LeafRow, Metrics, RecordRow, Role, Verdict
+from msprobe.compare.rows import (
+    GRAVITY,
+    Decision,
+    Entry,
+    GatherRule,
+    LeafRow,
+    Metrics,
+    RankPart,
+    RecordRow,
+    Role,
+    Verdict,
+)
 from msprobe.compare.thresholds import Limits, ToleranceMode, limits_for, measured_limits
 from msprobe.store.tensor_reader import ReadTensor, TensorReadError, read_tensor
 
@@ -53,11 +67,14 @@ class Tolerance:
         Whether values of different dtypes may be equal.
     reference
         What the measured limits come from; its name for messages.
+    gather
+        What values without placements are, if ranks were put together; None if they were not.
     """
 
     mode: ToleranceMode = "default"
     any_dtype: bool = False
     reference: str = ""
+    gather: GatherRule | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +85,11 @@ class Findings:
     tensors: int = 0
     checksums: int = 0
     unreadable: list[str] = field(default_factory=list)
+
+    def count(self, by: str) -> None:
+        """Count one comparison by its kind; other words than the names of the counts are ignored."""
+        if by in {"tensors", "checksums", "statistics"}:
+            setattr(self, by, getattr(self, by) + 1)
 
     @property
     def mode(self) -> str:
@@ -112,6 +134,10 @@ class RecordComparer:
         self._reference = reference
         self._other_order = target.is_ours != golden.is_ours
         self._by_table = _Limits(tolerance, None, {})
+        self._gathered: GatherJudge | None = None
+        self._ranks = max(side.rank_count for side in (target, golden))
+        if tolerance.gather is not None:
+            self._gathered = GatherJudge(tolerance.gather, self._read_file, any_dtype=tolerance.any_dtype)
 
     def compare(self, position: int, target: int, golden: int, *, replaced: bool, moved: bool) -> RecordRow:
         """Compare two records, given by their numbers; -1 where a side has none."""
@@ -179,7 +205,12 @@ class RecordComparer:
         theirs = ours if target.raw == golden.raw else entry_of(golden.raw)
         if target.section == skipped:
             return LeafRow(target.name, golden.name, ours, theirs, _OTHER_OPERATION)
-        decision, metrics = self._decide(ours, theirs, golden, limits, beside)
+        if self._gathered is not None and is_gathered(target.raw, golden.raw):
+            ours, theirs, decision, metrics = self._decide_gathered(self._gathered, target, golden, limits, beside)
+        else:
+            decision, metrics = self._decide(ours, theirs, golden, limits, beside)
+        if decision.verdict in {"warning", "error"} and not decision.parts:
+            decision = self._placed(decision, target.raw)
         if decision.verdict == "pass" and _gradients_differ(ours, theirs):
             decision = Decision(
                 "warning", "requires_grad", message=f"{ours.requires_grad}, golden {theirs.requires_grad}"
@@ -197,7 +228,10 @@ class RecordComparer:
         if mismatch is not None:
             return mismatch, None
         if ours.kind != "tensor":
-            return judge_scalar(ours, theirs, mode), None
+            decision = judge_scalar(ours, theirs, mode)
+            if decision.verdict == "error" and self._tolerance.gather is not None:
+                decision = judge_scalar_of_ranks(ours.value, theirs.value, self._ranks) or decision
+            return decision, None
         if ours.data_name and theirs.data_name:
             files = self._read(self._target, ours), self._read(self._golden, theirs)
             if files[0] is not None and files[1] is not None and files[0].array.shape == files[1].array.shape:
@@ -221,12 +255,41 @@ class RecordComparer:
             decision = judge_statistics(ours, theirs, limit, _noise(leaf, beside))
         return decision, None
 
+    def _decide_gathered(
+        self, judge: GatherJudge, target: Leaf, golden: Leaf, limits: _Limits, beside: Sequence[Leaf]
+    ) -> tuple[Entry, Entry, Decision, Metrics | None]:
+        if not (_is_tensor(target.raw) and _is_tensor(golden.raw)):
+            ours, theirs = entry_of(target.raw), entry_of(golden.raw)
+            return ours, theirs, *self._decide(ours, theirs, golden, limits, beside)
+        noise = _noise(golden, beside) if self._tolerance.mode == "default" else 0.0
+        judged = judge.judge(target.raw, golden.raw, lambda a, b: limits.of(golden, a, b, None), noise)
+        self.findings.count(judged.by)
+        return judged.target, judged.golden, judged.decision, judged.metrics
+
+    def _placed(self, decision: Decision, raw: Any) -> Decision:
+        """Name the shard if the value is one."""
+        rank = self._target.folder.name
+        number = rank.removeprefix("rank")
+        if not isinstance(raw, Mapping) or "placements" not in raw or not number.isdecimal():
+            return decision
+        shard = placement_text(raw, int(number))
+        message = "; ".join(text for text in (decision.message, f"in {rank} ({shard})") if text)
+        return replace(decision, message=message, parts=(RankPart(rank, shard),))
+
+    def _read_file(self, path: str) -> Any:
+        """Read a file by its whole path; None if it cannot be read."""
+        found = self._read_path(Path(path))
+        return None if found is None else found.array
+
     def _read(self, side: DumpSide, entry: Entry) -> ReadTensor | None:
         """Read a tensor file; one that cannot be read is noted, and its statistics are compared."""
         if side.tensor_folder is None or entry.data_name is None:
             return None
+        return self._read_path(side.tensor_folder / entry.data_name)
+
+    def _read_path(self, path: Path) -> ReadTensor | None:
         try:
-            return read_tensor(side.tensor_folder / entry.data_name)
+            return read_tensor(path)
         except TensorReadError as error:
             if len(self.findings.unreadable) < 20:
                 self.findings.unreadable.append(str(error))
@@ -288,6 +351,10 @@ def _forgiven(row: LeafRow, instead: Decision) -> LeafRow:
         if is_output and row.decision.verdict in {"warning", "error", "unmatched"}
         else row
     )
+
+
+def _is_tensor(raw: Any) -> bool:
+    return isinstance(raw, Mapping) and "shape" in raw and "dtype" in raw
 
 
 def _noise(leaf: Leaf, beside: Sequence[Leaf]) -> float:

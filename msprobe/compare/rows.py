@@ -27,6 +27,10 @@ CauseKind = Literal[
     "received from another rank",
 ]
 
+#: How ranks are put together where records have no placements: what they have is the same on all of them, or may be the
+#: rank's part of the batch.
+GatherRule = Literal["replicated", "batch"]
+
 #: From harmless to grave; a record or a run has the gravest verdict of its parts.
 GRAVITY: Mapping[str, int] = {"pass": 0, "uncompared": 1, "warning": 2, "unmatched": 3, "error": 4}
 
@@ -135,6 +139,14 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPart:
+    """A rank, by its folder name, and which part of a value it has: ``Shard(dim=0) 2 of 4``; empty for all of it."""
+
+    rank: str
+    shard: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A verdict with what it rests on.
 
@@ -150,6 +162,8 @@ class Decision:
         Where the threshold comes from: ``default for float32``, ``measured: ...``, ``exact``.
     message
         One sentence for a reader; empty for a plain pass.
+    parts
+        Ranks in whose part of a value the difference is, where ranks were put together or have shards.
     """
 
     verdict: Verdict
@@ -158,6 +172,7 @@ class Decision:
     threshold: float | None = None
     source: str = ""
     message: str = ""
+    parts: tuple[RankPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

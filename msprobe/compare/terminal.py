@@ -127,6 +127,9 @@ def next_steps(summary: Summary) -> list[str]:
         return []
     pair = next(pair for pair in summary.pairs if (pair.step, pair.rank) == (first.step, first.rank))
     name = first.record or first.golden_record or ""
+    one_rank = pair.target is None or pair.rank in {"", Path(pair.target).parent.name}
+    if "tensor" in pair.mode and not one_rank:
+        return []  # no file of a single rank shows a value that several make
     if "tensor" in pair.mode and first.record and first.golden_record and pair.target and pair.golden:
         files = [
             str(Path(dump).parent / "dump_tensor_data" / f"{record}.{first.leaf}.pt")

@@ -46,6 +46,29 @@ def overflow_check(
     raise typer.Exit(result.exit_code)
 
 
+def replicas(
+    source: Annotated[Path, typer.Option("--input", "-i", help="A run or a step folder.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for replicas.json.", show_default=False)],
+) -> None:
+    """Find the first record in which ranks part that should have the same: parameters, replicated DTensors, all_reduce.
+
+    Example: msprobe replicas -i ./msprobe_dump -o ./out
+    """
+    from msprobe.compare.replicas import as_json, check_replicas  # noqa: PLC0415
+    from msprobe.report.replica_table import show_replicas  # noqa: PLC0415
+    from msprobe.store.json_bytes import dumps_json  # noqa: PLC0415
+
+    with _bad_input(), _progress() as show:
+        result = check_replicas(source, show)
+        output.mkdir(parents=True, exist_ok=True)
+        file = output / "replicas.json"
+        file.write_bytes(dumps_json(as_json(result)) + b"\n")
+    console = _console()
+    show_replicas(console, result)
+    console.print(f"Result: {file}", markup=False, soft_wrap=True)
+    raise typer.Exit(int(bool(result.parted)))
+
+
 def parse(
     paths: Annotated[
         list[Path],
@@ -76,11 +99,16 @@ def report(
 
     Example: msprobe report ./msprobe_dump -o report.html
     """
+    from msprobe.report.coverage_table import show_coverage  # noqa: PLC0415
     from msprobe.report.dump_report import dump_page  # noqa: PLC0415
+    from msprobe.report.rank_coverage import merge_coverage  # noqa: PLC0415
 
     with _bad_input(), _progress() as show:
         dump_page(paths, output, show)
-    _console().print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+        coverage = merge_coverage(paths)
+    console = _console()
+    show_coverage(console, coverage)
+    console.print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -12,10 +12,12 @@ from msprobe.compare.entries import OUTPUT, Leaf, entry_of, leaves_of
 from msprobe.compare.pairing import find_dumps
 from msprobe.compare.rows import Entry, Number
 from msprobe.core.names import BACKWARD, FORWARD, parse_name
+from msprobe.report.coverage_table import coverage_notes
 from msprobe.report.nonfinite import NonfiniteTracker, Seen, look_at_leaves
 from msprobe.report.overflow_table import describe_place
 from msprobe.report.page import write_page
 from msprobe.report.page_data import Block, PartColumns, RecordEntry, entry_cells, pack, part_blocks, plain
+from msprobe.report.rank_coverage import merge_coverage
 from msprobe.report.step_order import in_order
 
 #: From harmless to grave.
@@ -125,7 +127,7 @@ def _page(paths: list[Path], parts: list[dict[str, Any]], first: int) -> dict[st
         "kind": "report",
         "sides": [["dump", str(path)] for path in paths],
         "facts": [],
-        "notes": [],
+        "notes": coverage_notes(merge_coverage(paths)),
         "statuses": [{"key": state, "tone": tone} for state, tone in _STATUSES.items()],
         "columns": _COLUMNS,
         "metrics": [],
