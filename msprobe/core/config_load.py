@@ -171,6 +171,8 @@ def _build(raw: ConfigFile) -> Config:
         extra_info=raw.extra_info,
         precision=raw.precision,
         risk_level=raw.risk_level,
+        exact=raw.exact,
+        self_check=raw.self_check,
         **from_section,
     )
 

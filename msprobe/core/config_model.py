@@ -156,7 +156,7 @@ class ConfigFile(Section):
     """The top level of config.json."""
 
     null_refused: ClassVar[frozenset[str]] = frozenset(
-        {"async_dump", "extra_info", "precision", *(task.value for task in Task)}
+        {"async_dump", "extra_info", "precision", "exact", "self_check", *(task.value for task in Task)}
     )
     empty_is_default: ClassVar[frozenset[str]] = frozenset({"task", "level", "risk_level", "dump_path"})
 
@@ -187,6 +187,14 @@ class ConfigFile(Section):
     ] = Field(
         default=RiskLevel.FOCUS,
         description='PyTorch, L1 and mix: "ALL" APIs, "FOCUS" without shape and copy APIs, "CORE" only',
+    )
+    exact: Boolean = Field(
+        default=False,
+        description="torch.compile: have Inductor compute the same bits with probes as without, in bfloat16 too",
+    )
+    self_check: Boolean = Field(
+        default=False,
+        description="torch.compile: run each graph without probes, too, and tell whether the results are bitwise equal",
     )
 
     statistics: StatisticsSection = StatisticsSection()

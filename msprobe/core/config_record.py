@@ -147,6 +147,8 @@ class Config:
     extra_info: bool = True
     precision: Precision = Precision.LOW
     risk_level: RiskLevel = RiskLevel.FOCUS
+    exact: bool = False
+    self_check: bool = False
     scope: tuple[str, str] | None = None
     list: tuple[str, ...] = ()
     tensor_list: tuple[str, ...] = ()

@@ -154,6 +154,12 @@ def _risk_level(view: View) -> Iterator[Finding]:
         yield "risk_level has no effect while scope or list is set: they decide alone"
 
 
+def _compiled_graphs(view: View) -> Iterator[Finding]:
+    for key in ("exact", "self_check"):
+        if getattr(view.config, key) and not (view.mode is Mode.PYTORCH and view.config.level in _COMPARED_LEVELS):
+            yield f'{key} has an effect only on PyTorch at level "L0", "L1" or "mix"'
+
+
 RULES: tuple[Rule, ...] = (
     *SELECTION_RULES,
     Rule((*PAIR, "summary_mode"), _summary_mode),
@@ -166,6 +172,7 @@ RULES: tuple[Rule, ...] = (
     Rule((*PAIR, "dump_path"), _dump_path),
     Rule(PAIR, _without_effect),
     Rule((*PAIR, "scope", "list", "risk_level"), _risk_level),
+    Rule((*PAIR, "exact", "self_check"), _compiled_graphs),
 )
 
 

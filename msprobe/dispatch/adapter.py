@@ -76,7 +76,7 @@ class PytorchAdapter:
         self._compiled: CompiledCapture | None = None
         if config.level in ("L0", "L1", "mix"):
             previous = earlier._compiled if earlier is not None else None
-            self._compiled = CompiledCapture(self.capture, self._modules, self._mode, previous)
+            self._compiled = CompiledCapture(self.capture, self._modules, self._mode, config, previous)
         self._single: ModuleHooks | None = None
         self._collectives = _collectives_of(config, self.capture, self._mode)
         self._parameters = ParameterGradients(self.capture)
@@ -140,7 +140,7 @@ class PytorchAdapter:
             self.saver.close_step()
         if self._collectives is not None:
             self._collectives.close_step()
-        self._note_process_group()
+        self._note_surroundings()
         report = self.capture.close_step()
         if self._compiled is not None:
             self._compiled.close_step()
@@ -152,11 +152,13 @@ class PytorchAdapter:
 
     def report(self) -> Mapping[str, Any]:
         """Coverage of the open step."""
-        self._note_process_group()
+        self._note_surroundings()
         return self.capture.report()
 
-    def _note_process_group(self) -> None:
-        """A record names no group where it is the default one: who that is, is said once."""
+    def _note_surroundings(self) -> None:
+        """What was compiled, and who is in the default process group: a record names no group where it is that one."""
+        if self._compiled is not None:
+            self._compiled.note()
         if _distributed():
             group = {"rank": torch.distributed.get_rank(), "world_size": torch.distributed.get_world_size()}
             self.capture.coverage.notes["process_group"] = group
@@ -168,6 +170,8 @@ class PytorchAdapter:
     def conclude(self) -> None:
         """The run is over."""
         self._optimizer_steps.sweep()
+        if self._compiled is not None:
+            self._compiled.conclude()
         if self.capture.watcher is not None:
             self.capture.watcher.conclude()
 

@@ -199,6 +199,9 @@ class CallSites:
             instructions = self._instructions[code] = read_instructions(code)
         # While a Python function runs, its caller's offset is that of the call's last inline cache entry.
         index = bisect_right(instructions, frame.f_lasti, key=lambda instruction: instruction.offset) - 1
+        # Python 3.11 calls a builtin from PRECALL, not from the CALL after it, once the line has run a few times.
+        if index >= 0 and instructions[index].opname == "PRECALL" and index + 1 < len(instructions):
+            index += 1
         return (instructions, index) if index >= 0 else None
 
     @staticmethod

@@ -14,15 +14,26 @@ import torch
 from torch._dynamo import compiled_autograd
 
 from msprobe.dispatch.api_mode import hidden
-from msprobe.graph.dynamo_hooks import inlining, run_without_compiling, user_backend, with_backend
+from msprobe.graph.dynamo_hooks import (
+    graph_breaks,
+    inlining,
+    run_without_compiling,
+    skip_reason,
+    user_backend,
+    with_backend,
+)
+from msprobe.graph.exact import exact_settings
+from msprobe.graph.graph_log import GraphLog
 from msprobe.graph.graph_plan import REGISTRY, GraphPlan
 from msprobe.graph.instrument import add_run_input, copy_of, erase_marks, mark_unseen, marks_of
+from msprobe.graph.self_check import SelfCheck
 from msprobe.graph.tracing import Tracing
 
 if TYPE_CHECKING:
     from msprobe.dispatch.api_mode import ApiMode
     from msprobe.graph.recorder import GraphRecorder
 
+_UNFUSED = ("eager", "aot_eager")  # backends that round at each operator
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 Compiled = Callable[..., Any]
 
@@ -35,17 +46,28 @@ class ProbedBackends:
     tracing : Tracing
     mode : ApiMode or None
         Kept off the stack while a compiled graph runs: what the graph calls are no calls of the user.
+    exact, self_check : bool
+        As in the configuration.
+
+    Attributes
+    ----------
+    log : GraphLog
+        What was compiled.
     """
 
-    def __init__(self, tracing: Tracing, mode: ApiMode | None) -> None:
+    def __init__(self, tracing: Tracing, mode: ApiMode | None, *, exact: bool, self_check: bool) -> None:
         self.tracing = tracing
         self.mode = mode
+        self.exact = exact
+        self.self_check = self_check
+        self.log = GraphLog()
         self._backends: list[tuple[Any, ProbedBackend]] = []
         self._callbacks: dict[int, tuple[Any, ProbedCallback]] = {}
 
-    def marks_other_calls(self, mode: ApiMode | None) -> bool:
-        """Whether graphs for ``mode`` have other marks than these."""
-        return (mode and mode.lowest) != (self.mode and self.mode.lowest)
+    def compiles_alike(self, mode: ApiMode | None, *, exact: bool, self_check: bool) -> bool:
+        """Whether graphs for ``mode`` and these settings are the same as these."""
+        lowest = (mode and mode.lowest), (self.mode and self.mode.lowest)
+        return lowest[0] == lowest[1] and (exact, self_check) == (self.exact, self.self_check)
 
     def serve(self, mode: ApiMode | None) -> None:
         """Work for the mode of another configuration, which sees the same calls."""
@@ -62,7 +84,7 @@ class ProbedBackends:
         clone = with_backend(callback, self._probed(user_backend(callback)))
         if clone is None:
             return callback
-        probed = ProbedCallback(clone, self.tracing)
+        probed = ProbedCallback(clone, self.tracing, self.log)
         self._callbacks[id(callback)] = callback, probed  # kept alive, so that its id stays its own
         return probed
 
@@ -83,20 +105,26 @@ class ProbedCallback:
     compile_frame : callable
         Dynamo's own callback, with the probed backend.
     tracing : Tracing
+    log : GraphLog
+        Told what becomes of each frame.
     """
 
-    def __init__(self, compile_frame: Any, tracing: Tracing) -> None:
+    def __init__(self, compile_frame: Any, tracing: Tracing, log: GraphLog) -> None:
         self._torchdynamo_orig_backend = compile_frame  # where Dynamo looks for the backend of a callback
         self._compile = compile_frame
         self._tracing = tracing
+        self._log = log
         self.hooks = compile_frame.hooks
 
     def __call__(self, frame: Any, *more: Any) -> Any:
         """Compile ``frame``, unless it is one of this package."""
         if frame.f_code.co_filename.startswith(_OWN_FOLDER):
             return run_without_compiling()
+        known = len(graph_breaks())
         with inlining(self._tracing.inline), _ROOTS.inside(frame.f_code):
-            return self._compile(frame, *more)
+            answer = self._compile(frame, *more)
+        self._log.compiled(frame.f_code, skip_reason(answer), graph_breaks(known))
+        return answer
 
 
 class _Roots(threading.local):
@@ -142,31 +170,51 @@ class ProbedBackend:
             return self.backend(module, inputs, **options)  # type: ignore[no-any-return]
         probed = copy_of(module)
         erase_marks(module)
+        owner, code = self._owner, _ROOTS.codes[-1]
         depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         try:
-            seen = self._owner.tracing.last_graph()
-            if self._owner.mode is not None:
-                mark_unseen(probed, self._owner.mode, seen)
-            plan = add_run_input(probed, seen, _ROOTS.codes[-1])
-            compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
-        except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next line raises it
+            seen = owner.tracing.last_graph()
+            if owner.mode is not None:
+                mark_unseen(probed, owner.mode, seen)
+            with exact_settings(exact=owner.exact):
+                check = None
+                if owner.self_check:  # first: what a compilation leaves in Dynamo's context must be of the probed one
+                    check = SelfCheck.of(module, lambda: self.backend(module, inputs, **options))
+                plan = add_run_input(probed, seen, code, rounds=not owner.exact and self._may_round(module))
+                compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
+        except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next call raises it
             if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # it ended inside torch.vmap or torch.func
                 torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-            compiled = self.backend(module, inputs, **options)  # raises what the user's own graph raises
+            try:
+                compiled = self.backend(module, inputs, **options)
+            except Exception as own:
+                owner.log.backend_failed(code, own)
+                raise
+            owner.log.without_probes(code, f"{type(error).__name__}: {error}")
             recorder = REGISTRY.recorder()
             if recorder is not None:
-                recorder.capture.failed(f"compiled graph of {_ROOTS.codes[-1].co_name} runs without probes", error)
+                recorder.capture.failed(f"compiled graph of {code.co_name} runs without probes", error)
             return compiled  # type: ignore[no-any-return]
-        return ProbedGraph(compiled, plan, self._owner)
+        if check is not None:
+            owner.log.checks[plan.number] = check
+        return ProbedGraph(compiled, plan, owner, check)
+
+    def _may_round(self, module: torch.fx.GraphModule) -> bool:
+        """Whether a probe can make the compiler round a value that it would have kept in a wider type."""
+        if getattr(self.backend, "compiler_name", "") in _UNFUSED:
+            return False
+        examples = (node.meta.get("example_value") for node in module.graph.nodes)
+        return any(getattr(example, "dtype", None) in (torch.bfloat16, torch.float16) for example in examples)
 
 
 class ProbedGraph:
     """A compiled graph that tells the recorder when it runs."""
 
-    def __init__(self, compiled: Compiled, plan: GraphPlan, owner: ProbedBackends) -> None:
+    def __init__(self, compiled: Compiled, plan: GraphPlan, owner: ProbedBackends, check: SelfCheck | None) -> None:
         self._compiled = compiled
         self._plan = plan
         self._owner = owner
+        self._check = check
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph; its calls are recorded if a step is."""
@@ -178,16 +226,23 @@ class ProbedGraph:
             number = _enter(recorder, self._plan)
         try:
             if self._owner.mode is None:
-                output = self._compiled(*inputs, torch.tensor(number))
+                output = self._run(inputs, number)
             else:
                 with hidden(self._owner.mode):
-                    output = self._compiled(*inputs, torch.tensor(number))
+                    output = self._run(inputs, number)
         except BaseException:
             if recorder is not None and number >= 0:
                 recorder.fail(number, depth)
             raise
         if recorder is not None and number >= 0:
             _leave(recorder, number)
+        return output
+
+    def _run(self, inputs: tuple[Any, ...], number: int) -> Any:
+        checked = self._check.begin(inputs) if self._check is not None and number >= 0 else None
+        output = self._compiled(*inputs, torch.tensor(number))
+        if checked is not None:
+            checked.end(output)
         return output
 
 

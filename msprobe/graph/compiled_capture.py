@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from msprobe.graph.dynamo_hooks import CallbackEntry, compiler_loaded, frames_compiled, missing_names
+from msprobe.graph.dynamo_hooks import CallbackEntry, compiler_loaded, eager_stance, frames_compiled, missing_names
+from msprobe.graph.exact import ExactCompiler
 
 if TYPE_CHECKING:
+    from msprobe.core.config_record import Config
     from msprobe.dispatch.api_mode import ApiMode
     from msprobe.dispatch.capture import Capture
     from msprobe.dispatch.modules import ModuleHooks
@@ -25,12 +28,18 @@ class CompiledCapture:
     capture : Capture
     modules : ModuleHooks
     mode : ApiMode or None
+    config : Config
     earlier : CompiledCapture, optional
         Of the adapter that ends. If it marks the same kinds of calls its compiled graphs are used on.
     """
 
     def __init__(
-        self, capture: Capture, modules: ModuleHooks, mode: ApiMode | None, earlier: CompiledCapture | None = None
+        self,
+        capture: Capture,
+        modules: ModuleHooks,
+        mode: ApiMode | None,
+        config: Config,
+        earlier: CompiledCapture | None = None,
     ) -> None:
         self._capture = capture
         self._modules = modules
@@ -38,8 +47,12 @@ class CompiledCapture:
         self._told = False
         self._unloaded = False
         self._entry: CallbackEntry | None = None
+        self._stance: contextlib.AbstractContextManager[None] | None = None
         self._recorder: GraphRecorder | None = None
         self._backends: ProbedBackends | None = earlier._backends if earlier is not None else None
+        self._settings = {"exact": config.exact, "self_check": config.self_check}
+        self._compiler: ExactCompiler = earlier._compiler if earlier is not None else ExactCompiler()
+        self._compiler.use(self, exact=config.exact)
 
     def attach(self) -> None:
         """Use probed graphs from now on."""
@@ -48,22 +61,20 @@ class CompiledCapture:
             return  # nothing is compiled yet, and loading the compiler takes seconds
         missing = missing_names()
         if missing:
-            self._capture.coverage.notes["torch.compile"] = f"not recorded: this torch has no {', '.join(missing)}"
-            if not self._told:
-                self._told = True
-                _LOG.warning(
-                    "msprobe: calls inside compiled functions are not recorded, this torch lacks: %s",
-                    ", ".join(missing),
-                )
+            self._do_without(", ".join(missing))
             return
         self._capture.coverage.notes.pop("torch.compile", None)
         self._prepare()
         assert self._backends is not None  # noqa: S101 - prepared
-        self._entry = CallbackEntry(self._backends.swap if self._capture.watcher is None else self._pass_over)
+        swap = self._backends.swap if self._capture.watcher is None else self._pass_over
+        self._entry = CallbackEntry(swap, self._backends.log.stance)
         self._entry.attach()
 
     def detach(self) -> None:
         """Use the user's own graphs again."""
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+            self._stance = None
         if self._entry is not None:
             self._entry.detach()
             self._entry = None
@@ -73,11 +84,39 @@ class CompiledCapture:
                 "start() on"
             )
 
+    def _do_without(self, missing: str) -> None:
+        """Have compiled functions run eagerly while they are recorded, by what torch offers to everybody."""
+        self._stance = eager_stance()
+        if self._stance is not None:
+            text = f"compiled functions ran eagerly while they were recorded: this torch has no {missing}"
+        else:
+            text = f"not recorded, and torch.compiler.set_stance is missing, too: this torch has no {missing}"
+        self._capture.coverage.notes["torch.compile"] = text
+        if not self._told:
+            self._told = True
+            _LOG.warning("msprobe: torch.compile: %s", text)
+
     def _pass_over(self, callback: Any) -> Any:
         self._capture.coverage.notes["torch.compile"] = (
             "calls inside compiled functions are not recorded: this task looks at each call while it runs"
         )
         return callback
+
+    def conclude(self) -> None:
+        """The debugger, or its configuration, has ended."""
+        self._compiler.release(self)
+
+    def note(self) -> None:
+        """Bring what coverage.json says about compiled functions up to date."""
+        notes = self._capture.coverage.notes
+        if self._settings["exact"]:
+            notes["exact"] = self._compiler.note()
+        notes.pop("compiled", None)
+        if self._backends is None or self._recorder is None:
+            return
+        found = self._backends.log.report(self._recorder.runs)
+        if found:
+            notes["compiled"] = found
 
     def close_step(self) -> None:
         """The step is over."""
@@ -94,7 +133,7 @@ class CompiledCapture:
         if self._recorder is None:
             self._recorder = GraphRecorder(self._capture, self._modules)
         REGISTRY.serve(self._recorder)
-        if self._backends is None or self._backends.marks_other_calls(self._mode):
-            self._backends = ProbedBackends(Tracing(self._mode), self._mode)
+        if self._backends is None or not self._backends.compiles_alike(self._mode, **self._settings):
+            self._backends = ProbedBackends(Tracing(self._mode), self._mode, **self._settings)
         else:
             self._backends.serve(self._mode)

@@ -1,7 +1,8 @@
 """Every private name of torch's compiler that this room needs, and how each is found.
 
 The names below exist in torch 2.13. A torch without one of them is noticed here, before anything is installed:
-:func:`missing_names` says what is missing, and compiled regions are then run without probes, which coverage.json tells.
+:func:`missing_names` says what is missing, and compiled functions then run eagerly while they are recorded
+(:func:`eager_stance`), which coverage.json tells.
 """
 
 from __future__ import annotations
@@ -67,10 +68,48 @@ def compiler_loaded() -> bool:
     return EVAL_FRAME in sys.modules
 
 
-def frames_compiled() -> bool:
-    """Whether anything has been compiled in this process."""
+def frames_compiled() -> int:
+    """How many functions have been compiled in this process."""
     counted = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counted and counted["frames"]["ok"])
+    return int(counted["frames"]["ok"]) if counted else 0
+
+
+def eager_stance() -> contextlib.AbstractContextManager[None] | None:
+    """Have compiled functions run eagerly until the result is left; None where torch does not offer that.
+
+    The public ``torch.compiler.set_stance``, of torch 2.6. Its ``force_backend`` would hand over graphs, but without
+    the user's backend, and without the calls as they are written: eager code has the same values, and all names.
+    """
+    set_stance = getattr(importlib.import_module("torch.compiler"), "set_stance", None)
+    return None if set_stance is None else set_stance("force_eager")
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReason:
+    """Why Dynamo ended a graph, and at which line of the user's; no file if that is not known."""
+
+    reason: str
+    file: str
+    line: int
+
+
+def graph_breaks(since: int = 0) -> list[BreakReason]:
+    """Graph breaks of this process, in order; none where torch keeps no list of them."""
+    kept = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
+    return [_break_reason(found) for found in kept[since:]]
+
+
+def _break_reason(found: Any) -> BreakReason:
+    frames = getattr(found, "user_stack", None) or [None]
+    last = frames[-1]
+    return BreakReason(str(found.reason), getattr(last, "filename", ""), getattr(last, "lineno", 0) or 0)
+
+
+def skip_reason(answer: Any) -> str | None:
+    """Why the frame that a callback was given runs eagerly; None if it was compiled."""
+    if getattr(answer, "guarded_code", None) is not None:
+        return None
+    return str(getattr(answer, "skip_reason", None) or "Dynamo does not say why")
 
 
 class CallbackEntry:
@@ -80,10 +119,13 @@ class CallbackEntry:
     ----------
     swap : callable
         Given the user's callback, returns the one to use.
+    not_compiling : callable
+        Told the stance that keeps Dynamo from compiling.
     """
 
-    def __init__(self, swap: Callable[[Any], Any]) -> None:
+    def __init__(self, swap: Callable[[Any], Any], not_compiling: Callable[[str], None]) -> None:
         self._swap = swap
+        self._not_compiling = not_compiling
         self._original: Any = None
 
     def attach(self) -> None:
@@ -104,8 +146,10 @@ class CallbackEntry:
         if sys.modules[EVAL_FRAME]._stance.stance == "fail_on_recompile":
             return self._swap(callback)  # a function mode is on the stack: the clean entry would count as a recompile
         chosen = self._original(self._swap(callback))
-        # A stance with a backend of its own drops the callback that it is given.
-        return self._swap(chosen) if chosen is not None and chosen is not False else chosen
+        if chosen is None or chosen is False:
+            self._not_compiling(sys.modules[EVAL_FRAME]._stance.stance)
+            return chosen
+        return self._swap(chosen)  # a stance with a backend of its own drops the callback that it is given
 
 
 def user_backend(callback: Any) -> Any:

@@ -141,6 +141,8 @@ class GraphPlan:
         API calls left out by ``risk_level``.
     left_out : mapping of str to int
         Other calls that are not recorded, by reason.
+    rounds : bool
+        Whether a probe can make the compiler round a value.
     """
 
     number: int
@@ -148,6 +150,7 @@ class GraphPlan:
     events: tuple[tuple[int, bool], ...]
     low_risk: int
     left_out: Mapping[str, int] = field(default_factory=dict)
+    rounds: bool = False
 
 
 class ProbeRegistry:

@@ -91,7 +91,10 @@ def _api_of(node: Node, mode: ApiMode) -> Api | None:
         return None
     if function is None or getattr(function, "__module__", "") in ("_operator", "builtins"):
         return None
-    public = getattr(torch.nn.functional, getattr(function, "__name__", ""), None)
+    name = getattr(function, "__name__", "")
+    if name.startswith("_") and not name.startswith("__"):  # what Dynamo makes of `x.data`: nothing of the user's
+        return None
+    public = getattr(torch.nn.functional, name, None)
     if public is not None and function in vars(torch._C._nn).values():  # what a function of torch.nn.functional calls
         function = public
     api = mode.table.find(function)
@@ -121,7 +124,7 @@ def _mark(graph: torch.fx.Graph, node: Node, api: Api) -> None:
         graph.call_function(end_call, (number, flight, len(result.tensors), *result.tensors))
 
 
-def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType) -> GraphPlan:
+def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType, *, rounds: bool) -> GraphPlan:
     """Give the graph one more input, the number of its run, and every mark that number.
 
     Parameters
@@ -132,6 +135,8 @@ def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType) -> Gra
         What tracing has counted.
     root : code object
         Of the compiled frame.
+    rounds : bool
+        Whether probes can make the compiler round.
 
     Returns
     -------
@@ -167,6 +172,6 @@ def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType) -> Gra
             graph.erase_node(mark)
     graph.lint()
     module.recompile()
-    plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out))
+    plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out), rounds)
     REGISTRY.graphs.append(plan)
     return plan

@@ -7,6 +7,7 @@ the order of the probes cannot change a name. Eager calls before and after it co
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -72,11 +73,17 @@ class GraphRecorder:
     capture : Capture
     modules : ModuleHooks
         Knows which modules are recorded, and their names.
+
+    Attributes
+    ----------
+    runs : Counter
+        How often each graph has run in this step, by its number.
     """
 
     def __init__(self, capture: Capture, modules: ModuleHooks) -> None:
         self.capture = capture
         self._modules = modules
+        self.runs: Counter[int] = Counter()
         self._runs: dict[int, GraphRun] = {}
         self._numbers = itertools.count()
         self._stacks: dict[tuple[int, int], StackNode] = {}
@@ -87,6 +94,7 @@ class GraphRecorder:
             self._flush(run)
         self._runs.clear()
         self._stacks.clear()
+        self.runs.clear()
 
     # -- around a run
 
@@ -98,6 +106,7 @@ class GraphRecorder:
         capture.coverage.low_risk += plan.low_risk
         for reason, count in plan.left_out.items():
             capture.coverage.not_recorded[reason] += count
+        self.runs[plan.number] += 1
         run = GraphRun(plan, capture.epoch)
         with torch._C.DisableTorchFunction():
             self._name_calls(run, frame)

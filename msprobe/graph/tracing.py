@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,14 +120,14 @@ class Tracing:
             graph.left_out[f"failed in the tool: {type(error).__name__} (name of a traced call)"] += 1
         before = last_node(translator)
         if api is None:
-            result = function.call_function(translator, args, kwargs)
+            result = _call(translator, function, args, kwargs)
             for node in _nodes_since(translator, before):
                 node.meta[PASSED_OVER] = True
             return result
         if api.transparent:
             return self._look_inside(translator, function, args, kwargs)
         begun = self._begin(translator, graph, api.base, None, args, kwargs)
-        result = function.call_function(translator, args, kwargs)
+        result = _call(translator, function, args, kwargs)
         if begun is not None:
             mutates = may_write(function_of(function), api, args, kwargs)
             self._end(translator, graph, begun, result, before, mutates=mutates)
@@ -153,7 +153,7 @@ class Tracing:
         state = translator.symbolic_torch_function_state
         state.push_torch_function_mode(state.cur_mode)
         try:
-            return function.call_function(translator, args, kwargs)
+            return _call(translator, function, args, kwargs)
         finally:
             state.pop_torch_function_mode()
 
@@ -255,6 +255,21 @@ def _python_functions() -> frozenset[CodeType]:
     found = torch.overrides.get_overridable_functions()
     functions = [*found[torch.nn.functional], *found[torch.functional]]
     return frozenset(function.__code__ for function in functions if hasattr(function, "__code__"))
+
+
+def _call(translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Trace the call as Dynamo does without a function mode.
+
+    A method of ``Tensor`` that is written in Python is one node then. Under a mode Dynamo traces into it, and cannot
+    trace the ``super()`` in some of them.
+    """
+    called = function_of(function)
+    method = getattr(called, "__name__", "")
+    if isinstance(called, FunctionType) and not method.startswith("__") and vars(torch.Tensor).get(method) is called:
+        owner = realized(args[0])
+        if owner.is_tensor():
+            return owner.call_method(translator, method, args[1:], kwargs)
+    return function.call_function(translator, args, kwargs)
 
 
 def function_of(variable: Any) -> Any:

@@ -67,6 +67,7 @@ ACCEPTED = [
     ("dump_enable", None, None),
     ("extra_info", False, False),
     ("precision", "high", "high"),
+    *[(key, value, value) for key in ("exact", "self_check") for value in (True, False)],
     *[("risk_level", word, word) for word in ("ALL", "CORE", "FOCUS")],
     ("risk_level", "", "FOCUS"),
     ("risk_level", None, "FOCUS"),
@@ -128,8 +129,12 @@ REFUSED = [
     *[("dump_path", value, None) for value in NOT_A_PATH if value != ""],
     *[(key, value, None) for key in ("rank", "step") for value in (3, "3", True, {}, "")],
     *[(key, [0, value], 1) for key in ("rank", "step") for value in NOT_A_SPAN],
-    *[(key, value, None) for key in ("async_dump", "dump_enable", "extra_info") for value in NOT_A_BOOLEAN],
-    *[(key, None, None) for key in ("async_dump", "extra_info", "precision")],
+    *[
+        (key, value, None)
+        for key in ("async_dump", "dump_enable", "extra_info", "exact", "self_check")
+        for value in NOT_A_BOOLEAN
+    ],
+    *[(key, None, None) for key in ("async_dump", "extra_info", "precision", "exact", "self_check")],
     *[("precision", value, None) for value in ("High", "medium", 1, "")],
     *[("risk_level", value, None) for value in ("focus", "HIGH", 1)],
     *[

@@ -159,6 +159,8 @@ WITHOUT_EFFECT = [
     ("pytorch", "statistics", "L0", {}, {"risk_level": "ALL"}, "risk_level"),
     (DYNAMIC, "statistics", "L1", {}, {"risk_level": "CORE"}, "risk_level"),
     ("pytorch", "statistics", "L1", {"list": ["relu"]}, {"risk_level": "CORE"}, "risk_level"),
+    ("pytorch", "statistics", "debug", {}, {"exact": True}, "exact"),
+    (DYNAMIC, "statistics", "L1", {}, {"self_check": True}, "self_check"),
     (DYNAMIC, "statistics", "L1", {}, {"dump_enable": True}, "dump_enable"),
     (O0, "exception_dump", "L2", {}, {"step": [1]}, "step"),
 ]

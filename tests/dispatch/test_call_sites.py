@@ -149,3 +149,15 @@ def test_stacks_have_no_frame_that_is_there_because_of_the_capture(debugger: Any
         F.gelu(2 / x).sum().backward()
     for frames in dump_of(tool).stacks.values():
         assert not [frame for frame in frames if "handle_torch_function" in frame or "msprobe/dispatch" in frame]
+
+
+def test_a_line_that_has_run_often_names_its_calls_as_at_first(debugger: Any) -> None:
+    tool = debugger(level="L1", risk_level="ALL")
+    x = torch.ones(2)
+    with tool.capture():
+        for _ in range(40):  # the interpreter replaces instructions of lines that run often
+            x = abs(x)
+            x = torch.neg(x)
+    assert list(dump_of(tool).data) == [
+        f"{base}.{index}.forward" for index in range(40) for base in ("Tensor.__abs__", "Torch.neg")
+    ]

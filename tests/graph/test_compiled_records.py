@@ -29,7 +29,7 @@ def test_every_level_and_risk_class_is_recorded_alike(debugger, name, backend, l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["operators", "in-place"])
+@pytest.mark.parametrize("name", ["operators", "in-place", "graph breaks"])
 def test_inductor_code_has_the_same_records(debugger, name):
     eager, compiled = eager_and_compiled(debugger, name, "inductor", level="mix")
     assert_equal_records(eager, compiled)
