@@ -18,6 +18,7 @@ from msprobe.core.debugger import Debugger
 from msprobe.core.errors import ConfigError, LifecycleError, MsprobeError
 from msprobe.core.saving import VariableSaver
 from msprobe.core.support import Framework
+from msprobe.mindspore_parts import CompiledPart
 from msprobe.ms_dynamic.adapter import DynamicAdapter
 from msprobe.ms_dynamic.calls import recorded_custom_function
 from msprobe.ms_dynamic.capture import MindsporeCapture
@@ -67,6 +68,7 @@ class PrecisionDebugger(Debugger):
         step: Sequence[int | str] | None = None,
     ) -> None:
         self._mode = running_mode()
+        self._compiled: CompiledPart | None = None
         super().__init__(config_path, task, dump_path, level, step)
 
     def _framework(self) -> Framework:
@@ -87,13 +89,42 @@ class PrecisionDebugger(Debugger):
         LifecycleError
             As there; also if the context mode is another one than when the debugger was made.
         """
-        made, now = cls._current()._mode, running_mode()
+        debugger = cls._current()
+        made, now = debugger._mode, running_mode()
         if made is not now:
             raise LifecycleError(
                 f"this PrecisionDebugger was made for {made.value}, and the script runs as {now.value} now: call "
                 "mindspore.set_context(mode=...) before PrecisionDebugger(...)"
             )
+        if debugger._compiled is None:
+            debugger._compiled = CompiledPart.of_model(debugger._session, model)
         super().start(model, token_range, rank_id)
+        if debugger._compiled is not None:
+            debugger._compiled.start(model, rank_id, token_range)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Stop recording; see :meth:`msprobe.core.debugger.Debugger.stop`."""
+        super().stop()
+        compiled = cls._current()._compiled
+        if compiled is not None:
+            compiled.stop()
+
+    @classmethod
+    def step(cls, *, discard: bool = False) -> None:
+        """End the step; see :meth:`msprobe.core.debugger.Debugger.step`."""
+        super().step(discard=discard)
+        compiled = cls._current()._compiled
+        if compiled is not None:
+            compiled.step(discard=discard)
+
+    @classmethod
+    def set_init_step(cls, number: int) -> None:
+        """Number the steps from ``number``; see :meth:`msprobe.core.debugger.Debugger.set_init_step`."""
+        super().set_init_step(number)
+        compiled = cls._current()._compiled
+        if compiled is not None:
+            compiled.set_init_step(number)
 
     def _saver(self) -> VariableSaver | None:
         adapter = self._session.adapter

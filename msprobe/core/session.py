@@ -33,16 +33,19 @@ class Session:
     adapter : Adapter
     watch : ConfigWatch, optional
         Follows a configuration file that may change while the run goes on (key ``dump_enable``).
+    part : str
+        Folder of dump_path that the steps are in, see :class:`msprobe.store.layout.RunLayout`.
     """
 
-    def __init__(self, config: Config, adapter: Adapter, watch: ConfigWatch | None = None) -> None:
+    def __init__(self, config: Config, adapter: Adapter, watch: ConfigWatch | None = None, part: str = "") -> None:
         self.config = config
         self.step_index = 0
         self.started = False
         self.adapter = adapter
         self._watch = watch
         self._new_config: Config | None = None  # waits for the step border
-        self._layout = RunLayout(config.dump_path)
+        self._part = part
+        self._layout = RunLayout(config.dump_path, part=part)
         self._writer: StepWriter | None = None
         self._models: Sequence[Any] = ()
         self._rank_id: int | None = None
@@ -156,6 +159,20 @@ class Session:
         if self._requested:
             self._begin()
 
+    def place_in(self, part: str) -> bool:
+        """Write the steps from here on into a folder of dump_path.
+
+        Returns
+        -------
+        bool
+            False, and nothing has changed, if a step is open.
+        """
+        if self._writer is not None:
+            return False
+        self._part = part
+        self._layout = RunLayout(self.config.dump_path, part=part)
+        return True
+
     @property
     def finished(self) -> bool:
         """Whether the last wanted step is over."""
@@ -267,7 +284,7 @@ class Session:
             self.adapter.conclude()
             self.adapter = successor
             if config.dump_path != self.config.dump_path:
-                self._layout = RunLayout(config.dump_path)
+                self._layout = RunLayout(config.dump_path, part=self._part)
             self._left_out = False
         self.config = config
 

@@ -24,6 +24,8 @@ from msprobe.ms_dynamic.replaced import ReplacedAttributes
 from msprobe.ms_dynamic.tensor_hooks import MindsporeHooks
 from msprobe.store import StepWriter
 
+CELLS_INSIDE_NOTE = "Cells inside a compiled Cell, not recorded"
+
 
 class DynamicAdapter:
     """Installs what the configured level needs.
@@ -163,7 +165,7 @@ class DynamicAdapter:
         compiled = [_path(name) for name, cell in named.items() if is_compiled(cell)]
         inside = sum(_path(name).startswith(tuple(f"{path}." for path in compiled)) for name in named)
         if inside:
-            self.capture.coverage.notes["Cells inside a compiled Cell, not recorded"] = inside
+            self.capture.coverage.notes[CELLS_INSIDE_NOTE] = inside
 
     # -- what MSAdapter does in another way
 

@@ -87,6 +87,11 @@ class CellTapAdapter:
         """A compiled graph has no Python call stack."""
         return {"tensors": self._config.task is Task.TENSOR, "render_stack": _no_stack}
 
+    @property
+    def writer(self) -> StepWriter | None:
+        """The open step."""
+        return self._recorder.writer if self._recorder is not None else None
+
     def open_step(self, writer: StepWriter) -> None:
         """Record into ``writer`` from now on."""
         if self._recorder is not None:

@@ -75,15 +75,15 @@ class CellTaps:
         self._forward = wanted.forward
         self._backward = wanted.backward
         self._tap_value = self._value_tap()
-        self._wrapped: list[Any] = []
+        self._wrapped: list[tuple[Any, Any]] = []  # a Cell, and the construct that the user had given to it alone
         self._handles: list[Any] = []
 
     def install(self, cells: Sequence[TappedCell]) -> None:
         """Wrap ``construct`` of the Cells, and watch the gradients of their parameters."""
         watched: set[int] = set()
         for tapped in cells:
-            tapped.cell.construct = self._wrapper(tapped)
-            self._wrapped.append(tapped.cell)
+            self._wrapped.append((tapped.cell, tapped.cell.__dict__.get("construct")))
+            tapped.cell.construct = self.wrapper(tapped)
             for slot, name in enumerate(tapped.parameters if self._backward else ()):
                 parameter = getattr(tapped.cell, name)
                 if parameter.requires_grad and id(parameter) not in watched:
@@ -93,8 +93,10 @@ class CellTaps:
 
     def remove(self) -> None:
         """Undo that. Graphs that are compiled already keep their taps."""
-        for cell in self._wrapped:
+        for cell, before in self._wrapped:
             cell.__dict__.pop("construct", None)
+            if before is not None:
+                cell.construct = before
         for handle in self._handles:
             handle.remove()
         self._wrapped.clear()
@@ -134,7 +136,8 @@ class CellTaps:
 
         return tap
 
-    def _wrapper(self, tapped: TappedCell) -> Any:
+    def wrapper(self, tapped: TappedCell) -> Any:
+        """Return ``construct`` with taps, bound to the Cell; a compiler understands it."""
         cell, enter, show = tapped.cell, self._operators.enter, self._operators.show
         tap, forward = self._tap_value, self._forward
         original, parameters, keywords = cell.construct, tapped.parameters, tapped.keywords

@@ -63,6 +63,8 @@ class TapRecorder:
     coverage : Coverage
     null_reasons : Counter
         Why statistics are missing, and how often.
+    outer : dict
+        Number of a Cell without taps -> its call that is under way.
     """
 
     def __init__(self, cells: Sequence[TappedCell], *, low: bool, tensors: bool) -> None:
@@ -70,6 +72,7 @@ class TapRecorder:
         self.writer: StepWriter | None = None
         self.coverage = Coverage()
         self.null_reasons: Counter[str] = Counter()
+        self.outer: dict[int, CallName] = {}
         self._cells = cells
         self._low = low
         self._tensors = tensors
@@ -105,7 +108,8 @@ class TapRecorder:
     def _enter(self, place: Place, tensors: int) -> Any:
         cell = self._cells[place.cell]
         call = CallName(cell.base, self._counters.take(cell.base), module=True)
-        call.parent = self._entered.get(cell.parent) if cell.parent is not None else None
+        if cell.parent is not None:
+            call.parent = self._entered.get(cell.parent) or self.outer.get(cell.parent)
         self._entered[place.cell] = call
         self._calls[place.cell, call.index] = (call, tensors)
         return np.int32(call.index)
@@ -246,6 +250,7 @@ class TapRecorder:
             self.coverage.reset()
             self.null_reasons.clear()
             self._entered.clear()
+            self.outer.clear()
             self._calls.clear()
 
 

@@ -20,6 +20,8 @@ from msprobe.store.step_folder import FILE_MODE, FOLDER_MODE
 from msprobe.store.writer import StepWriter, WriterOptions
 
 EARLIER = "earlier"
+PARTS = ("graph", "pynative")
+"""Folders inside dump_path that hold steps, where a MindSpore run has a compiled and a dynamic part."""
 LOCK_FILE = ".msprobe.lock"
 _STEP_NAME = re.compile(r"step\d+\Z")
 
@@ -38,12 +40,15 @@ class RunLayout:
         Any path. A symbolic link is followed only if it belongs to the current user or root.
     rank
         Rank of this process; None while unknown (the folder is then ``proc{pid}``).
+    part
+        One of `PARTS`: the steps are in that folder of dump_path.
     """
 
-    def __init__(self, dump_path: str | Path, *, rank: int | None = None) -> None:
+    def __init__(self, dump_path: str | Path, *, rank: int | None = None, part: str = "") -> None:
         self.dump_path = Path(os.path.abspath(Path(dump_path).expanduser()))  # noqa: PTH100 - resolve() would follow links
         self.announcer = Announcer()
         self._rank = rank
+        self._home = self.dump_path / part
         self._started = run_start(os.environ)
         self._prepared = False
         self._writer: StepWriter | None = None
@@ -55,7 +60,7 @@ class RunLayout:
 
     def step_folder(self, step: int) -> Path:
         """Return the folder of this process in a step; it need not exist."""
-        return self.dump_path / f"step{step}" / self.rank_name
+        return self._home / f"step{step}" / self.rank_name
 
     def open_step(self, step: int, **options: Unpack[WriterOptions]) -> StepWriter:
         """Open a step of this process; parameters as in `StepWriter`.
@@ -96,12 +101,12 @@ class RunLayout:
         """
         old, first = self.rank_name, self._rank is None
         self._rank = rank
-        if not first or not self.dump_path.is_dir():
+        if not first or not self._home.is_dir():
             return
         writer = self._writer
         if writer is not None and not writer.has_folder and writer.folder.name == old:
             self._rename_rank(writer.folder, writer.folder.with_name(self.rank_name))
-        for step in self._step_folders():
+        for step in _step_folders(self._home):
             source, target = step / old, step / self.rank_name
             if source.is_dir() and not source.is_symlink():
                 self._rename_rank(source, target)
@@ -127,7 +132,7 @@ class RunLayout:
             self.dump_path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self._move_earlier_run()
             self._prepared = True
-        if any(part.is_symlink() for part in (folder.parent, folder)):
+        if any(part.is_symlink() for part in (self._home, folder.parent, folder) if part != self.dump_path):
             raise OSError(errno.ELOOP, "a symbolic link stands where a folder of the dump belongs")
         if folder.is_dir() and any(folder.iterdir()):
             self._move([folder], "this run has filled already (step number used twice)")
@@ -141,13 +146,11 @@ class RunLayout:
             if place.exists() and not place.is_dir():
                 raise OSError(errno.ENOTDIR, f"{place} is a file, not a folder")
 
-    def _step_folders(self) -> list[Path]:
-        found = [entry for entry in self.dump_path.iterdir() if _STEP_NAME.match(entry.name) and not entry.is_symlink()]
-        return sorted((entry for entry in found if entry.is_dir()), key=lambda entry: int(entry.name[4:]))
-
     def _move_earlier_run(self) -> None:
         with _locked(self.dump_path):
-            old = [step for step in self._step_folders() if step.stat().st_mtime < self._started]
+            parts = [part for name in PARTS if (part := self.dump_path / name).is_dir() and not part.is_symlink()]
+            steps = [step for home in (self.dump_path, *parts) for step in _step_folders(home)]
+            old = [step for step in steps if step.stat().st_mtime < self._started]
             if old:
                 self._move(old, "an earlier run left here")
 
@@ -164,6 +167,11 @@ class RunLayout:
             ("moved", stamp),
             f"msprobe moved {len(names)} folder(s) that {why} from {self.dump_path} to {aside}: {listed}",
         )
+
+
+def _step_folders(home: Path) -> list[Path]:
+    found = [entry for entry in home.iterdir() if _STEP_NAME.match(entry.name) and not entry.is_symlink()]
+    return sorted((entry for entry in found if entry.is_dir()), key=lambda entry: int(entry.name[4:]))
 
 
 def step_of(folder: Path) -> int:

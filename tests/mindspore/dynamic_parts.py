@@ -68,7 +68,11 @@ def jit(folder: str) -> dict[str, Any]:
     current = debugger(folder, level="mix")
     with current.capture(model):
         recorded = run()
-    return {"equal": [untouched == recorded, untouched == run()], **content(folder)}
+    return {
+        "equal": [untouched == recorded, untouched == run()],
+        "graph": content(folder, 0, "graph"),
+        **content(folder, 0, "pynative"),
+    }
 
 
 # -- recompute

@@ -26,9 +26,9 @@ def debugger(folder: str | Path, **config: Any) -> Any:
     return PrecisionDebugger(config_path=file)
 
 
-def content(folder: str | Path, step: int = 0) -> dict[str, Any]:
+def content(folder: str | Path, step: int = 0, part: str = "") -> dict[str, Any]:
     """What a step wrote: the content of each JSON file by its name, and the names of the tensor files."""
-    (place,) = (Path(folder) / "dump" / f"step{step}").iterdir()
+    (place,) = (Path(folder) / "dump" / part / f"step{step}").iterdir()
     found: dict[str, Any] = {file.stem: json.loads(file.read_text()) for file in place.glob("*.json")}
     found["files"] = {file.name: np.load(file).tolist() for file in sorted(place.glob("dump_tensor_data/*.npy"))}
     return found

@@ -95,8 +95,10 @@ def test_compiled_parts_are_recorded_at_their_boundary(fresh_mindspore: ForkedMi
     assert names["Jit.compiled_bytecode.0.forward"]["input_kwargs"] == {"factor": {"type": "int", "value": 3}}
     assert found["construct"]["Jit.CompiledCell.0.forward"] == "Cell.graph.CompiledCell.forward.0"
     assert "Jit.through_a_cell.0.forward" in names
-    assert found["coverage"]["notes"] == {"Cells inside a compiled Cell, not recorded": 1}
-    assert not any(name.startswith(("Mint.", "Cell.graph.dense.Dense.forward")) for name in names)
+    assert not any(name.startswith("Mint.") for name in names)
+    graph = found["graph"]
+    assert {f"Cell.graph.CompiledCell.{word}.0" for word in ("forward", "backward")} <= graph["dump"]["data"].keys()
+    assert "compiled before the first start()" in " ".join(graph["coverage"]["not_recorded"])
 
 
 def test_recompute_does_not_shift_names(fresh_mindspore: ForkedMindSpore, tmp_path: Path) -> None:
