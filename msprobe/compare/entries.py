@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msprobe.compare.rows import Entry
+from msprobe.compare.rows import Entry, FxNode
 
 INPUT, PARAMETERS, OUTPUT = "input", "parameters", "output"
 
@@ -149,6 +149,15 @@ def entry_of(raw: Any) -> Entry:
         count_of(raw, "Inf") if "Inf" in raw else 0,
         str(raw.get("reason") or ""),
     )
+
+
+def fx_of(record: Any) -> FxNode | None:
+    """Return which node of a compiled graph a record comes from; None for one of an eager call."""
+    found = record.get("fx") if isinstance(record, Mapping) else None
+    if not isinstance(found, Mapping):
+        return None
+    graph, node = found.get("graph"), found.get("node")
+    return FxNode(graph, node) if isinstance(graph, int) and isinstance(node, str) else None
 
 
 def data_name_of(raw: Mapping[str, Any]) -> str | None:

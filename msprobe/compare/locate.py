@@ -76,6 +76,7 @@ class Locator:
             stack=found.stack,
             decision=finding.decision or found.worst,
             chain=tuple(chain),
+            fx=found.fx,
         )
 
     def _row(self, position: int) -> RecordRow:

@@ -23,6 +23,7 @@ from msprobe.compare.rows import Divergence, InheritedGroup, PairSummary, Record
 _NAMES_KEPT = 200
 _GROUPS_KEPT = 500
 _BATCH = 500
+_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def _numbers(alignment: Alignment) -> Mapping[int, int]:
 
 def _write(job: PairJob, tally: _Tally, rows: Iterator[RecordRow]) -> None:
     with ExitStack() as stack:
-        table = stack.enter_context(job.table.open("wb"))
+        table = stack.enter_context(job.table.open("wb", buffering=_BUFFER))
         stream = stack.enter_context(job.rows.open("wb")) if job.rows is not None else None
         batch: list[RecordRow] = []
         for row in rows:

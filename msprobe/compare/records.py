@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.compare.dump_side import DumpSide, call_site
-from msprobe.compare.entries import INPUT, OUTPUT, PARAMETERS, Leaf, entry_of, leaves_of
+from msprobe.compare.entries import INPUT, OUTPUT, PARAMETERS, Leaf, entry_of, fx_of, leaves_of
 from msprobe.compare.gather_judge import GatherJudge, is_gathered, judge_scalar_of_ranks
 from msprobe.compare.gather_layout import placement_text
 from msprobe.compare.judge import (
@@ -25,10 +25,12 @@ from msprobe.compare.judge import (
 from msprobe.compare.kinds import kind_of
 from msprobe.compare.leaves import pair_leaves
 from msprobe.compare.metrics import compare_arrays
+from msprobe.compare.optional_values import pardon_optional
 from msprobe.compare.rows import (
     GRAVITY,
     Decision,
     Entry,
+    FxNode,
     GatherRule,
     LeafRow,
     Metrics,
@@ -100,11 +102,12 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What a record has come to."""
+    """What a record has come to, and where in a compiled program it is from."""
 
     role: Role
     verdict: Verdict
     worst: Decision
+    fx: FxNode | None
 
 
 class RecordComparer:
@@ -156,10 +159,16 @@ class RecordComparer:
         elif "empty" in name and kind_of(name).is_uninitialised:  # a name is taken apart only where that matters
             rows = tuple([_forgiven(row, _UNINITIALISED) for row in rows])
         role, worst = _summarise(rows, pairs)
+        if worst.verdict in {"error", "unmatched"} and self._tolerance.mode != "exact" and kind_of(name).is_module:
+            pardoned = pardon_optional(rows, kind_of(name).direction)
+            if pardoned is not None:
+                rows = pardoned
+                role, worst = _summarise(rows, pairs)
         verdict = worst.verdict if worst.verdict != "unmatched" else "warning"
         if moved and verdict == "pass":
             worst = Decision("pass", message="at another place in the order")
-        return self._row(position, (name, golden_name), rows, _Judged(role, verdict, worst))
+        fx = fx_of(record) or fx_of(golden_record)
+        return self._row(position, (name, golden_name), rows, _Judged(role, verdict, worst, fx))
 
     def _row(
         self, position: int, names: tuple[str | None, str | None], rows: tuple[LeafRow, ...], judged: _Judged
@@ -180,6 +189,7 @@ class RecordComparer:
             role=judged.role,
             worst=judged.worst,
             leaves=rows,
+            fx=judged.fx,
         )
 
     def _alone(self, position: int, target: int, golden: int) -> RecordRow:
@@ -190,7 +200,7 @@ class RecordComparer:
             _one_sided(leaf, worst, golden=golden >= 0) if leaf.raw is not None else None for leaf in leaves_of(record)
         )
         names = (name, None) if golden < 0 else (None, name)
-        judged = _Judged("unmatched", "unmatched", worst)
+        judged = _Judged("unmatched", "unmatched", worst, fx_of(record))
         return self._row(position, names, tuple([row for row in rows if row is not None]), judged)
 
     def _leaf(

@@ -194,6 +194,22 @@ class LeafRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FxNode:
+    """Where in a compiled program a record comes from.
+
+    Attributes
+    ----------
+    graph
+        Number of Dynamo's graph in the run.
+    node
+        Name of its node.
+    """
+
+    graph: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRow:
     """One record on both sides, or on one.
 
@@ -220,6 +236,8 @@ class RecordRow:
         The decision that ``verdict`` comes from.
     leaves
         Its values.
+    fx
+        Of the target's record, or of golden's if only that one was compiled; None if neither was.
     """
 
     position: int
@@ -233,6 +251,7 @@ class RecordRow:
     role: Role
     worst: Decision
     leaves: tuple[LeafRow, ...]
+    fx: FxNode | None = None
 
     @property
     def name(self) -> str:
@@ -270,7 +289,7 @@ class Divergence:
         One of `CauseKind`.
     explanation
         One or two sentences with numbers: what differs from what, and what to look at.
-    module, parent, call_site, stack
+    module, parent, call_site, stack, fx
         As in `RecordRow`.
     decision
         Verdict with number, threshold and its source.
@@ -292,6 +311,7 @@ class Divergence:
     stack: tuple[str, ...]
     decision: Decision
     chain: tuple[ChainLink, ...] = ()
+    fx: FxNode | None = None
 
 
 @dataclass(frozen=True, slots=True)

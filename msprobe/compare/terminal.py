@@ -106,6 +106,7 @@ def _print_divergence(console: Console, summary: Summary) -> None:
         ("", first.explanation),
         ("module", first.module),
         ("called at", first.call_site),
+        ("compiled", "" if first.fx is None else f"node {first.fx.node} of graph {first.fx.graph}"),
     ):
         if text:
             console.print(f"  {label:10}{escape(text)}", soft_wrap=True)

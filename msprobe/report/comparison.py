@@ -8,7 +8,7 @@ from typing import Any
 
 from msprobe.compare.rows import GRAVITY, ChainLink, Divergence, LeafRow, Metrics, PairSummary, RecordRow, Summary
 from msprobe.report.page import write_page
-from msprobe.report.page_data import Block, PartColumns, RecordEntry, entry_cells, pack, part_blocks, plain
+from msprobe.report.page_data import Block, PartColumns, RecordEntry, entry_cells, fx_cells, pack, part_blocks, plain
 
 _STATUSES = sorted(GRAVITY, key=lambda verdict: GRAVITY[verdict])
 _TONES = {"pass": "good", "uncompared": "quiet", "warning": "warn", "unmatched": "info", "error": "bad"}
@@ -124,6 +124,7 @@ def _finding(found: Divergence) -> dict[str, Any]:
         "place": found.leaf,
         "module": found.module,
         "call_site": found.call_site,
+        "fx": fx_cells(found.fx),
         "explanation": found.explanation,
         "decision": [decision.measure, plain(decision.number), plain(decision.threshold), decision.source],
         "chain": [_link(link) for link in found.chain],
@@ -147,6 +148,7 @@ def _record(row: RecordRow) -> RecordEntry:
             "sides": [row.target, row.golden],
             "parent": row.parent,
             "site": row.call_site,
+            "fx": fx_cells(row.fx),
             "stack": list(row.stack),
             "message": worst.message,
             "source": worst.source,

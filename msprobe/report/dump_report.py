@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.compare.dump_side import DumpSide, call_site
-from msprobe.compare.entries import OUTPUT, Leaf, entry_of, leaves_of
+from msprobe.compare.entries import OUTPUT, Leaf, entry_of, fx_of, leaves_of
 from msprobe.compare.pairing import find_dumps
 from msprobe.compare.rows import Entry, Number
 from msprobe.core.names import BACKWARD, FORWARD, parse_name
@@ -16,7 +16,7 @@ from msprobe.report.coverage_table import coverage_notes
 from msprobe.report.nonfinite import NonfiniteTracker, Seen, look_at_leaves
 from msprobe.report.overflow_table import describe_place
 from msprobe.report.page import write_page
-from msprobe.report.page_data import Block, PartColumns, RecordEntry, entry_cells, pack, part_blocks, plain
+from msprobe.report.page_data import Block, PartColumns, RecordEntry, entry_cells, fx_cells, pack, part_blocks, plain
 from msprobe.report.rank_coverage import merge_coverage
 from msprobe.report.step_order import in_order
 
@@ -162,6 +162,7 @@ def _records(side: DumpSide, tracker: NonfiniteTracker, part: _Part) -> Iterator
                 "parent": parent,
                 "site": call_site(stack),
                 "stack": stack,
+                "fx": fx_cells(fx_of(content)),
                 "leaves": [{"name": leaf.name, "sides": [entry_cells(entry)]} for leaf, entry in leaves],
             },
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from msprobe.compare.rows import Entry
+from msprobe.compare.rows import Entry, FxNode
 from msprobe.store.json_bytes import dumps_json
 
 BLOCK_RECORDS = 400
@@ -148,6 +148,11 @@ def plain(value: Any) -> Any:
     if kind is complex or (kind is int and abs(value) > _EXACT):
         return str(value)
     return value
+
+
+def fx_cells(found: FxNode | None) -> list[Any] | None:
+    """Return graph and node of what comes from a compiled program, as the views want it."""
+    return None if found is None else [found.graph, found.node]
 
 
 def entry_cells(entry: Entry | None) -> list[Any] | None:

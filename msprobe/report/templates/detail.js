@@ -152,6 +152,7 @@ class DetailView {
   place(part, detail) {
     const facts = [];
     if (detail.site) facts.push([t("called_at"), element("code", {}, detail.site)]);
+    if (detail.fx) facts.push([t("compiled"), element("span", {}, ...fxNode(detail.fx))]);
     if (detail.parent) facts.push([t("inside"), this.recordLink(part, detail.parent)]);
     const stack = detail.stack.length
       ? [element("details", {}, element("summary", {}, t("stack", { frames: detail.stack.length })),

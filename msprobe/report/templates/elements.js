@@ -21,6 +21,11 @@ function fill(node, properties, children) {
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
 }
 
+// Where in a compiled program something is: [graph, node].
+function fxNode([graph, node]) {
+  return [`${t("fx_graph", { graph })} `, element("code", {}, node)];
+}
+
 function find(id) {
   return document.getElementById(id);
 }

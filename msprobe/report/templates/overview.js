@@ -45,7 +45,8 @@ class Overview {
     ];
     return [
       element("p", { class: "headline" }, element("strong", {}, title), ...facts),
-      element("p", {}, finding.explanation, ...(finding.call_site ? [" ", element("code", {}, finding.call_site)] : [])),
+      element("p", {}, finding.explanation, ...(finding.call_site ? [" ", element("code", {}, finding.call_site)] : []),
+        ...(finding.fx ? [" · ", ...fxNode(finding.fx)] : [])),
       ...this.chain(part, finding),
     ];
   }
