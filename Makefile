@@ -5,7 +5,8 @@
 # make test-npu    the NPU side without an NPU: the real torch_npu on a fake CANN
 # make test-mindspore  the MindSpore side, on the CPU build of MindSpore
 # make gpu-check   values and bandwidth on a CUDA device
-# make bench-overhead  slow-down of a training step, per level
+# make bench       what recording costs, beside other tools; writes docs/benchmarks.md (20 minutes; BENCH="--quick" to try)
+# make bench-gate  fails where recording has clearly become slower; two minutes
 # make fuzz        hostile configurations, names and dump files, longer than in make test
 #
 # Each makes the virtual environment it needs. Set PYTHON to choose the interpreter (3.10 or newer; the lanes: 3.11).
@@ -20,7 +21,7 @@ PIP    := -m pip install --quiet --disable-pip-version-check
 # A lane without native kernels must not need a compiler; those with them must not fall back silently.
 LANE_INSTALL := MSPROBE_NO_NATIVE=1
 
-.PHONY: demo test lint types unit test-triton test-npu test-mindspore gpu-check bench-overhead fuzz clean
+.PHONY: demo test lint types unit test-triton test-npu test-mindspore gpu-check bench bench-gate fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/train_llama.py
@@ -50,8 +51,14 @@ test-mindspore: .venv-mindspore/.installed
 gpu-check: .venv-triton/.installed
 	.venv-triton/bin/python benchmarks/gpu_check.py
 
-bench-overhead: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
+# TorchLens is optional: without its environment its rows are left out, and the page says so.
+bench: $(STAMP) .venv-peer/.installed
+	-$(MAKE) .venv-torchlens/.installed
+	$(BIN)/python benchmarks/suite.py --publish --peer-python .venv-peer/bin/python \
+		$$(test -e .venv-torchlens/.installed && echo --torchlens-python .venv-torchlens/bin/python) $(BENCH)
+
+bench-gate: $(STAMP)
+	$(BIN)/python benchmarks/gate.py
 
 fuzz: $(STAMP)
 	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_hostile_files.py
@@ -80,5 +87,10 @@ $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NAT
 	MSPROBE_REQUIRE_NATIVE=$${MSPROBE_REQUIRE_NATIVE:-1} .venv-mindspore/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
+.venv-peer/.installed .venv-torchlens/.installed: .venv-%/.installed: requirements/%.txt
+	test -d .venv-$* || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python $(PIP) -r $<
+	touch $@
+
 clean:
-	rm -rf .venv .venv-triton .venv-npu .venv-mindspore build *.egg-info demo_output kernels/*.so kernels/npu/*.so
+	rm -rf .venv .venv-triton .venv-npu .venv-mindspore .venv-peer .venv-torchlens build *.egg-info demo_output kernels/*.so kernels/npu/*.so
