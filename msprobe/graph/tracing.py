@@ -23,7 +23,6 @@ from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.call_site import Caller
 from msprobe.dispatch.modules import MODULE_HOOKS
 from msprobe.graph.call_sites import python_value, site_of, user_frame
-from msprobe.graph.graph_bodies import is_checkpoint, only_checkpoints_around
 from msprobe.graph.graph_plan import REGISTRY, ModuleRef, TracedCall, TracedResult
 from msprobe.graph.mutation import may_write
 from msprobe.graph.traced_call import begin_call, end_call
@@ -113,9 +112,6 @@ class Tracing:
 
     def _api_call(self, translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         graph = self.graph_of(translator.output)
-        if is_checkpoint(getattr(realized(function), "value", None)):
-            inside = _InlinedFunction(function, lambda *given: realized(function)._call_function(translator, *given))
-            return self._look_inside(translator, inside, args, kwargs)
         api = None
         try:
             api = self._name(translator, function, args, graph)
@@ -195,7 +191,7 @@ class Tracing:
     ) -> tuple[int, Any] | None:
         """Put the mark of a beginning into the graph; None if this call cannot have one."""
         output = translator.output
-        if not only_checkpoints_around(output.current_tracer):
+        if output.current_tracer.parent is not None:
             graph.left_out["call inside a higher-order operator of a compiled graph"] += 1
             return None
         if _is_batched():
