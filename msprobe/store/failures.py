@@ -22,7 +22,6 @@ _ADVICE = {
     errno.EROFS: "The file system is read-only; choose another dump_path.",
     errno.ENOENT: "The folder was removed while the run was writing to it.",
     errno.ESTALE: "The file was replaced or shortened while the run was writing to it.",
-    errno.EBUSY: "The run that came first keeps the folder; nothing of it was touched.",
     errno.EEXIST: "There is a dump at this place already; nothing is overwritten. Choose another dump_path.",
     errno.ELOOP: "Symbolic links are not followed here; name the real folder as dump_path.",
     errno.ENOTDIR: "A folder is needed there: choose another dump_path. Links are not followed below it.",

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from msprobe.store.json_bytes import dumps_json
 from msprobe.store.layout import EARLIER
 from msprobe.store.process_start import run_start
-from msprobe.store.run_marks import looks_earlier
 from msprobe.store.step_folder import FOLDER_MODE
 
 STATISTIC_FILE = "statistic.csv"
@@ -341,7 +340,7 @@ def set_aside(dump_path: Path, name: str) -> Path | None:
         The file system refuses.
     """
     old = dump_path / name
-    if not old.exists() or not looks_earlier(old, run_start(os.environ)):
+    if not old.exists() or old.stat().st_mtime >= run_start(os.environ):
         return None
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     target = dump_path / EARLIER / stamp / name

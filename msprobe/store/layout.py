@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,13 +16,13 @@ from typing_extensions import Unpack
 
 from msprobe.store.failures import Announcer
 from msprobe.store.process_start import run_start
-from msprobe.store.run_marks import CLAIMS, Claim, RunMark, locked, looks_earlier
-from msprobe.store.step_folder import FOLDER_MODE
+from msprobe.store.step_folder import FILE_MODE, FOLDER_MODE
 from msprobe.store.writer import StepWriter, WriterOptions
 
 EARLIER = "earlier"
 PARTS = ("graph", "pynative")
 """Folders inside dump_path that hold steps, where a MindSpore run has a compiled and a dynamic part."""
+LOCK_FILE = ".msprobe.lock"
 _STEP_NAME = re.compile(r"step\d+\Z")
 
 
@@ -29,10 +31,8 @@ class RunLayout:
 
     Step folders that were made before this run started belong to an earlier run. Before the first step of this run is
     opened they are moved to ``dump_path/earlier/<UTC time>/``, under a file lock, and a warning says which; sibling
-    ranks of this run see that nothing is left to move (`run_marks` tells runs apart, whatever the clock does). As long
-    as a process of the earlier run is alive, nothing is moved and this run records nothing. A rank folder that this run
-    itself has filled already (a step number used again) is moved in the same way when its step is opened again. Nothing
-    is ever overwritten.
+    ranks of this run see that nothing is left to move. A rank folder that this run itself has filled already (a step
+    number used again) is moved in the same way when its step is opened again. Nothing is ever overwritten.
 
     Parameters
     ----------
@@ -51,7 +51,6 @@ class RunLayout:
         self._home = self.dump_path / part
         self._started = run_start(os.environ)
         self._prepared = False
-        self._claim: Claim | None = None
         self._writer: StepWriter | None = None
 
     @property
@@ -148,31 +147,12 @@ class RunLayout:
                 raise OSError(errno.ENOTDIR, f"{place} is a file, not a folder")
 
     def _move_earlier_run(self) -> None:
-        with locked(self.dump_path) as mark:
+        with _locked(self.dump_path):
             parts = [part for name in PARTS if (part := self.dump_path / name).is_dir() and not part.is_symlink()]
             steps = [step for home in (self.dump_path, *parts) for step in _step_folders(home)]
-            earlier = mark.is_earlier_run(self._started)
-            old = steps if earlier else []
-            if earlier is None:
-                old = [step for step in steps if looks_earlier(step, self._started)]
-            self._claim = CLAIMS.of(self.dump_path)
-            if earlier or old:
-                self._refuse_if_alive(mark)
+            old = [step for step in steps if step.stat().st_mtime < self._started]
             if old:
                 self._move(old, "an earlier run left here")
-            if earlier or old or not steps:
-                mark.take()
-            if self._claim is not None:
-                self._claim.hold()
-
-    def _refuse_if_alive(self, mark: RunMark) -> None:
-        if self._claim is not None and self._claim.others():
-            who = f"process {mark.pid}" if mark.taken is not None else "a process"
-            raise OSError(
-                errno.EBUSY,
-                f"another run that has not ended ({who}) dumps into {self.dump_path}, and two runs must not mix; "
-                "give each run a dump_path of its own, or end that run",
-            )
 
     def _move(self, folders: list[Path], why: str) -> None:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -197,3 +177,15 @@ def _step_folders(home: Path) -> list[Path]:
 def step_of(folder: Path) -> int:
     """Return the step whose rank folder this is (see `RunLayout.step_folder`)."""
     return int(folder.parent.name.removeprefix("step"))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock file; where the file system has no locks, go on without."""
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -136,13 +136,8 @@ class StepWriter:
             spare_core=spare_core,
         )
         OPEN.add(self)
-        if flush_every is not None and not FLUSHING.add(self, flush_every):
-            self._batch = 1
-            self._files.notes.warn(
-                "no thread",
-                "no thread could be started for the regular flush (limit of processes or memory): each record is "
-                "written when it comes, which is slower",
-            )
+        if flush_every is not None:
+            FLUSHING.add(self, flush_every)
 
     # Hot path: three lists that grow by two at a time, in one step that no other thread can come between. Pairs would
     # be thousands of objects more for the garbage collector. The lists are never replaced, only emptied from the front,

@@ -6,10 +6,8 @@ at the moment that their job says, or die with this process.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import faulthandler
-import gc
 import importlib
 import json
 import os
@@ -64,14 +62,9 @@ class Child:
             "code": code,
             "signalled": self.signalled,
             "overdue": self.overdue,
-            "out": _text(folder / "out.txt"),
-            "err": _text(folder / "err.txt"),
+            "out": (folder / "out.txt").read_text(errors="replace"),
+            "err": (folder / "err.txt").read_text(errors="replace"),
         }
-
-
-def _text(file: Path) -> str:
-    """Return what a child has written; nothing if it ended before it had the file."""
-    return file.read_text(errors="replace") if file.exists() else ""
 
 
 def run_all(jobs: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, Any]:
@@ -106,22 +99,13 @@ def become(job: dict[str, Any]) -> None:
         os.close(opened)
     faulthandler.dump_traceback_later(max(job["limit"] - 5.0, 1.0))  # where it hangs, if it does
     os.environ.update(job.get("environment", {}))
-    module, _, function = job["work"].partition(":")
-    work = getattr(importlib.import_module(module), function)  # before: another user may not read the interpreter
     if job.get("unprivileged") and os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.setgroups([])
         os.setgid(nobody.pw_gid)
         os.setuid(nobody.pw_uid)
-    work(folder, **job.get("arguments", {}))
-
-
-def end_quickly() -> None:
-    """End in order as far as programs can tell, without taking all of torch down, which takes a second."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    module, _, function = job["work"].partition(":")
+    getattr(importlib.import_module(module), function)(folder, **job.get("arguments", {}))
 
 
 def main() -> None:
@@ -134,14 +118,11 @@ def main() -> None:
     torch.set_num_threads(1)
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    gc.freeze()  # a child that looks through all of torch when it ends copies every page of it: a second each
     for line in sys.stdin:
         answer = run_all(json.loads(line))
         if isinstance(answer, dict):
             sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - the server's own is not the child's to read
             become(answer)
-            if answer.get("quick"):
-                end_quickly()
             return
         print(json.dumps(answer), flush=True)
 
