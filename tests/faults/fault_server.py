@@ -116,6 +116,7 @@ def main() -> None:
     import msprobe.pytorch  # noqa: F401 - warm
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background with it ignored
     for module in sys.argv[1:]:
         importlib.import_module(module)
     for line in sys.stdin:

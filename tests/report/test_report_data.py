@@ -199,4 +199,5 @@ def test_the_templates_are_part_of_the_package():
     names = {Path(file.name).suffix for file in TEMPLATES.iterdir()}
     assert {".jinja", ".css", ".js", ".json"} <= names
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert '"msprobe.report" = ["templates/*"]' in pyproject
+    assert '"msprobe.report.templates" = ["*"]' in pyproject
+    assert '"msprobe.report.templates",' in pyproject
