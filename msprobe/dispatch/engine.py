@@ -7,11 +7,12 @@ changes.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch.autograd
 
-from msprobe.dispatch.api_mode import ApiMode, lift_mode
+from msprobe.dispatch.api_mode import ApiMode, hidden, lift_mode
 from msprobe.dispatch.capture import Capture
 
 _ENTRY = "_engine_run_backward"
@@ -40,6 +41,9 @@ class EngineEntry:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         original = self._original or torch.autograd.graph._engine_run_backward
+        if _backward_is_compiled():
+            with hidden(self._mode):  # what the compiler calls while it looks at the pass is no call of the user
+                return original(*args, **kwargs)
         if not self._capture.threads.has_mode or self._mode in torch.overrides._get_current_function_mode_stack():
             return original(*args, **kwargs)
         torch.overrides._push_mode(self._mode)
@@ -47,3 +51,9 @@ class EngineEntry:
             return original(*args, **kwargs)
         finally:
             lift_mode(self._mode)  # not a plain pop: a hook may have stopped the capture
+
+
+def _backward_is_compiled() -> bool:
+    """Whether compiled autograd takes over the next backward pass."""
+    compiler = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiler, "compiled_autograd_enabled", False))

@@ -107,4 +107,6 @@ class _Accumulated(VanishingHook):
         self._key = key
 
     def __call__(self, parameter: torch.Tensor) -> None:
+        if torch.compiler.is_compiling():
+            return  # compiled autograd traces hooks into its graph, where this one cannot work
         self.gradients.accumulated(self._base, self._key, parameter)

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _UNFUSED = ("eager", "aot_eager")  # backends that round at each operator
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+COMPILED_AUTOGRAD = (
+    "a backward pass was compiled as a whole: there are no parameters_grad records of it, and backward records of "
+    "calls outside compiled graphs may be missing"
+)
 Compiled = Callable[..., Any]
 
 
@@ -165,7 +169,10 @@ class ProbedBackend:
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Compiled:
         """Compile ``module``; without probes if it has no marks, or if it cannot be compiled with them."""
-        if compiled_autograd.in_compiled_autograd_region or not marks_of(module):
+        if compiled_autograd.in_compiled_autograd_region:
+            erase_marks(module)
+            return CompiledBackward(self.backend(module, inputs, **options), self._owner)
+        if not marks_of(module):
             erase_marks(module)
             return self.backend(module, inputs, **options)  # type: ignore[no-any-return]
         probed = copy_of(module)
@@ -205,6 +212,25 @@ class ProbedBackend:
             return False
         examples = (node.meta.get("example_value") for node in module.graph.nodes)
         return any(getattr(example, "dtype", None) in (torch.bfloat16, torch.float16) for example in examples)
+
+
+class CompiledBackward:
+    """A graph of compiled autograd: what it calls are no calls of the user; probes of forward graphs are in it."""
+
+    def __init__(self, compiled: Compiled, owner: ProbedBackends) -> None:
+        self._compiled = compiled
+        self._owner = owner
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the graph."""
+        recorder = REGISTRY.recorder()
+        if recorder is not None and recorder.capture.running:
+            recorder.capture.coverage.notes["compiled autograd"] = COMPILED_AUTOGRAD
+        mode = self._owner.mode
+        if mode is None:
+            return self._compiled(*inputs)
+        with hidden(mode):
+            return self._compiled(*inputs)
 
 
 class ProbedGraph:
