@@ -37,14 +37,6 @@ def reader(name: str, size: int) -> Callable[[], object]:
     return lambda: (_native.hash64(address, size, (size // 4,), 1), floats)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "name",

@@ -31,14 +31,6 @@ CODES = {
 K, M = 1 << 10, 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def tensor_of(dtype: torch.dtype, numel: int) -> torch.Tensor:
     return (torch.randn(numel, generator=torch.Generator().manual_seed(1)) * 30).to(dtype)
 

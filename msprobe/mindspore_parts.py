@@ -103,9 +103,7 @@ class CompiledPart:
         capture = dynamic.capture
         capture.coverage.notes.pop(CELLS_INSIDE_NOTE, None)
         if isinstance(capture.writer, StepWriter):
-            divided = DividedWriter(
-                capture.writer, other, lambda name: name.startswith(self._starts), self._adapter.calls
-            )
+            divided = DividedWriter(capture.writer, other, self._is_compiled, self._adapter.calls)
             capture.writer = cast("StepWriter", divided)
         OPEN.discard(self._dynamic)  # last opened, first finished: it still writes into the other dump
         OPEN.add(self._dynamic)

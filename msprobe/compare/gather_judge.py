@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from msprobe.compare.gather_index import RANKS_KEY, rank_values
 from msprobe.compare.gather_layout import LayoutError, Shape, gather_value
 from msprobe.compare.gather_pieces import ONLY_MEAN, Array, Part, Piece, ReadFile, piece_of
-from msprobe.compare.judge import judge_checksums, judge_metrics, judge_mismatch, judge_statistics
+from msprobe.compare.judge import is_nan, judge_checksums, judge_metrics, judge_mismatch, judge_statistics
 from msprobe.compare.metrics import compare_arrays
+from msprobe.compare.pairing import first_of
 from msprobe.compare.rows import GRAVITY, Decision, Entry, GatherRule, Metrics, Number, RankPart
 from msprobe.compare.thresholds import Limits
 
@@ -155,10 +155,7 @@ class GatherJudge:
         elements = theirs.elements(self._read_file) if theirs.entry.data_name else None
         worst, wrong = decision, list(ours.parts) if decision.verdict in _DIFFER else []
         for part in ours.apart:
-            own = self._read_file(part.entry.data_name) if elements is not None and part.entry.data_name else None
-            arrays = (
-                (own, elements) if own is not None and elements is not None and own.shape == elements.shape else None
-            )
+            arrays = self._own_elements(part, elements)
             found = judge_mismatch(part.entry, theirs.entry, any_dtype=True)
             found = found or _decide(part.entry, theirs.entry, arrays, limit)[0]
             if found.verdict in _DIFFER:
@@ -170,10 +167,8 @@ class GatherJudge:
         return _told(worst, _rank_parts(wrong), "the replicas part")
 
     def _own_elements(self, part: Part, golden: Array | None) -> tuple[Array, Array] | None:
-        if golden is None or part.entry.data_name is None or part.entry.shape != golden.shape:
-            return None
-        own = self._read_file(part.entry.data_name)
-        return None if own is None else (own, golden)
+        own = self._read_file(part.entry.data_name) if golden is not None and part.entry.data_name else None
+        return (own, golden) if own is not None and golden is not None and own.shape == golden.shape else None
 
 
 def _decide(
@@ -218,7 +213,7 @@ def _cannot_be_part(part: Entry, whole: Entry, limit: Limits) -> bool:
     """Tell whether a part exceeds the whole: its Max, its Min or its Norm by more than the limit."""
     scale = max((abs(float(v)) for v in (whole.largest, whole.smallest) if v is not None), default=0.0)
     room = limit.warning * scale
-    if (part.nan and not whole.nan) or (part.inf and not whole.inf) or _is_nan(part.norm) > _is_nan(whole.norm):
+    if (part.nan and not whole.nan) or (part.inf and not whole.inf) or is_nan(part.norm) > is_nan(whole.norm):
         return True
     return (
         _exceeds(part.largest, whole.largest, room)
@@ -229,10 +224,6 @@ def _cannot_be_part(part: Entry, whole: Entry, limit: Limits) -> bool:
 
 def _exceeds(a: Number | None, b: Number | None, room: float) -> bool:
     return a is not None and b is not None and a - b > room
-
-
-def _is_nan(value: Number | None) -> bool:
-    return value is not None and math.isnan(value)
 
 
 def _rank_parts(parts: Sequence[Part]) -> tuple[RankPart, ...]:
@@ -249,8 +240,7 @@ def _told(decision: Decision, parts: tuple[RankPart, ...], text: str) -> Decisio
 
 
 def _names(ranks: Sequence[str]) -> str:
-    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return ", ".join(ranks[:_MOST_RANKS]) + more
+    return first_of(ranks, _MOST_RANKS)
 
 
 def _how(ours: Piece, theirs: Piece) -> str:

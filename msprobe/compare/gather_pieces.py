@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msprobe.compare.entries import entry_of
+from msprobe.compare.judge import is_nan
 from msprobe.compare.rows import Entry, Number
 
 Array = NDArray[Any]
@@ -113,7 +114,7 @@ def same_value(a: Entry, b: Entry) -> bool:
         return False
     ours = (a.largest, a.smallest, a.mean, a.norm, a.nan, a.inf, a.value)
     theirs = (b.largest, b.smallest, b.mean, b.norm, b.nan, b.inf, b.value)
-    return all(x == y or (_is_nan(x) and _is_nan(y)) for x, y in zip(ours, theirs, strict=True))
+    return all(x == y or (is_nan(x) and is_nan(y)) for x, y in zip(ours, theirs, strict=True))
 
 
 def joined(pieces: Sequence[Piece], dim: int, what: str) -> Piece:
@@ -243,7 +244,7 @@ def _extreme(choose: Callable[[list[Number]], Number], values: Sequence[Number |
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    return next((value for value in known if _is_nan(value)), None) or choose(known)
+    return next((value for value in known if is_nan(value)), None) or choose(known)
 
 
 def _weighted_mean(entries: Sequence[Entry]) -> float | None:
@@ -279,10 +280,6 @@ def _all_apart(pieces: Sequence[Piece]) -> tuple[Part, ...]:
 def _read_all(pieces: Sequence[Piece], read_file: ReadFile) -> list[Array] | None:
     arrays = [array for piece in pieces if (array := piece.elements(read_file)) is not None]
     return arrays if len(arrays) == len(pieces) else None
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _wide(array: Array) -> Array:

@@ -32,7 +32,7 @@ def judge_mismatch(target: Entry, golden: Entry, *, any_dtype: bool) -> Decision
 def judge_scalar(target: Entry, golden: Entry, mode: ToleranceMode) -> Decision:
     """Compare two values that are no tensors: exactly, but for floats and names of devices."""
     a, b = target.value, golden.value
-    if (a == b and isinstance(a, bool) == isinstance(b, bool)) or (_is_nan_float(a) and _is_nan_float(b)):
+    if (a == b and isinstance(a, bool) == isinstance(b, bool)) or (is_nan(a) and is_nan(b)):
         return PASS
     if (
         isinstance(a, (int, float))
@@ -120,7 +120,7 @@ def judge_statistics(target: Entry, golden: Entry, limits: Limits, noise: float 
     if decision.verdict != "pass" and difference <= noise:
         note = f"{number:.3g} is rounding beside the other values of the record (at most {noise:.3g} of them)"
         return Decision("pass", decision.measure, number, decision.threshold, limits.source, note)
-    if decision.verdict == "pass" and _is_nan(target.norm):
+    if decision.verdict == "pass" and is_nan(target.norm):
         return Decision("pass", "NaN", 0.0, 0.0, "exact", "NaN on both sides: their other elements cannot be told")
     return decision
 
@@ -258,11 +258,8 @@ def _divided(difference: float, scale: float) -> float:
     return difference / scale if scale else math.inf
 
 
-def _is_nan(number: float | None) -> bool:
-    return number is not None and math.isnan(number)
-
-
-def _is_nan_float(value: Any) -> bool:
+def is_nan(value: Any) -> bool:
+    """Tell whether a value is a NaN; None and integers are none."""
     return isinstance(value, float) and math.isnan(value)
 
 

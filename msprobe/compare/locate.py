@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msprobe.compare.align import Alignment
 from msprobe.compare.dump_side import DumpSide
 from msprobe.compare.entries import INPUT, OUTPUT, PARAMETERS, entry_of, leaves_of, tensors_of
-from msprobe.compare.judge import statistics_number
+from msprobe.compare.judge import is_nan, statistics_number
 from msprobe.compare.kinds import Kind, api_table, kind_of
 from msprobe.compare.producers import Fingerprint, Producer, find_producers, fingerprint
 from msprobe.compare.records import RecordComparer
@@ -295,7 +295,7 @@ def is_nonfinite_source(row: RecordRow) -> bool:
         return False
     if kind.is_module or kind.operation not in api_table().masks:
         return True
-    return any(_is_nan(entry.norm) or _is_nan(entry.largest) or entry.nan for entry in bad)
+    return any(is_nan(entry.norm) or is_nan(entry.largest) or entry.nan for entry in bad)
 
 
 def has_nonfinite(entry: Entry) -> bool:
@@ -304,10 +304,6 @@ def has_nonfinite(entry: Entry) -> bool:
         return isinstance(entry.value, float) and not math.isfinite(entry.value)
     numbers = (entry.largest, entry.smallest)
     return bool(entry.nan or entry.inf) or any(n is not None and not math.isfinite(n) for n in numbers)
-
-
-def _is_nan(number: float | None) -> bool:
-    return number is not None and math.isnan(number)
 
 
 def _section(leaf: LeafRow) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,14 +75,7 @@ def pair_folders(target: str | Path, golden: str | Path) -> list[FolderPair]:
     DumpReadError
         A side has no dump.
     """
-    ours, theirs = find_dumps(target), find_dumps(golden)
-    if len(ours) == len(theirs) == 1:
-        (step, ranks), (_, golden_ranks) = next(iter(ours.items())), next(iter(theirs.items()))
-        return _pair_ranks(step if _STEP.match(step) else "", ranks, golden_ranks)
-    pairs: list[FolderPair] = []
-    for step in sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name)):
-        pairs += _pair_ranks(step, ours.get(step, {}), theirs.get(step, {}))
-    return pairs
+    return [pair for step, ours, theirs in _matching_steps(target, golden) for pair in _pair_ranks(step, ours, theirs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +95,22 @@ def pair_steps(target: str | Path, golden: str | Path) -> list[StepPair]:
     DumpReadError
         A side has no dump.
     """
+    return [
+        StepPair(step, rank_files(ours), rank_files(theirs)) for step, ours, theirs in _matching_steps(target, golden)
+    ]
+
+
+def _matching_steps(
+    target: str | Path, golden: str | Path
+) -> Iterator[tuple[str, Mapping[str, Path], Mapping[str, Path]]]:
+    """Yield the steps of both sides by name, with the ranks of each; a single one on each side whatever its name."""
     ours, theirs = find_dumps(target), find_dumps(golden)
     if len(ours) == len(theirs) == 1:
         ((step, ranks),), (others,) = ours.items(), theirs.values()
-        return [StepPair(step if _STEP.match(step) else "", rank_files(ranks), rank_files(others))]
-    steps = sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name))
-    return [StepPair(step, rank_files(ours.get(step, {})), rank_files(theirs.get(step, {}))) for step in steps]
+        yield step if _STEP.match(step) else "", ranks, others
+        return
+    for step in sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name)):
+        yield step, ours.get(step, {}), theirs.get(step, {})
 
 
 def rank_files(ranks: Mapping[str, Path]) -> tuple[Path, ...]:
@@ -149,3 +152,9 @@ def _ranks(step: Path) -> dict[str, Path]:
         return {}
     found = {entry.name: _dump_file(entry) for entry in sorted(step.iterdir()) if entry.is_dir()}
     return {name: file for name, file in found.items() if file is not None}
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names for a message, and how many there are beyond ``most``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

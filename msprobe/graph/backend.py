@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo import compiled_autograd
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.api_mode import hidden
 from msprobe.graph.dynamo_hooks import (
     graph_breaks,
     inlining,
+    leave_transforms,
     run_without_compiling,
     skip_reason,
+    transforms,
     user_backend,
     with_backend,
 )
@@ -178,7 +181,7 @@ class ProbedBackend:
         probed = copy_of(module)
         erase_marks(module)
         owner, code = self._owner, _ROOTS.codes[-1]
-        depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+        depth = transforms()
         try:
             seen = owner.tracing.last_graph()
             if owner.mode is not None:
@@ -190,8 +193,8 @@ class ProbedBackend:
                 plan = add_run_input(probed, seen, code, rounds=not owner.exact and self._may_round(module))
                 compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
         except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next call raises it
-            if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # it ended inside torch.vmap or torch.func
-                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            leave_transforms(depth)
+            pass_on_interruption(error)
             try:
                 compiled = self.backend(module, inputs, **options)
             except Exception as own:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 EVAL_FRAME = "torch._dynamo.eval_frame"
 
 
@@ -47,6 +49,10 @@ PRIVATE_NAMES = (
         "torch._dynamo.symbolic_convert", "InliningInstructionTranslator.inline_call", "see API and module calls"
     ),
     PrivateName("torch._dynamo.variables.torch_function", "SymbolicTorchFunctionState", "see API calls in wrappers"),
+    PrivateName("torch._C._functorch", "get_interpreter_stack", "leave out calls inside torch.vmap"),
+    PrivateName("torch._C._functorch", "TransformType.Vmap", "the same"),
+    PrivateName("torch._C._functorch", "get_dynamic_layer_stack_depth", "clean up after a backend that failed"),
+    PrivateName("torch._C._functorch", "pop_dynamic_layer_stack_and_undo_to_depth", "the same"),
 )
 
 
@@ -170,6 +176,23 @@ def with_backend(callback: Any, backend: Any) -> Any:
 def run_without_compiling() -> Any:
     """What a callback returns for a frame that is not to be compiled."""
     return importlib.import_module("torch._dynamo.types").ConvertFrameReturn()
+
+
+def inside_vmap() -> bool:
+    """Whether Dynamo traces inside ``torch.vmap``, where a tensor stands for one of many and has no values to read."""
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
+
+
+def transforms() -> int:
+    """How many of ``torch.vmap``, ``torch.func.grad`` and their like are running."""
+    return int(torch._C._functorch.get_dynamic_layer_stack_depth())
+
+
+def leave_transforms(depth: int) -> None:
+    """End those that began after there were ``depth``: a compilation failed inside them."""
+    if transforms() > depth:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 class _Inlining(threading.local):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD
 from msprobe.dispatch.tensor_leaves import tensor_leaves
 from msprobe.measure.bitwise import same_bits
@@ -75,6 +76,7 @@ class SelfCheck:
         try:
             return CheckedRun(self, inputs)
         except Exception as error:  # noqa: BLE001 - hook boundary
+            pass_on_interruption(error)
             self.skip(f"{type(error).__name__}: {error}")
             return None
 
@@ -126,6 +128,7 @@ class CheckedRun:
             with torch._C.DisableTorchFunction():
                 self._compare(output)
         except Exception as error:  # noqa: BLE001 - hook boundary
+            pass_on_interruption(error)
             self._check.skip(f"the graph without probes: {type(error).__name__}: {error}")
         finally:
             self._inputs = ()
@@ -180,6 +183,7 @@ class CheckedRun:
             try:
                 self._run_backward(twin, wanted, given, gradients)
             except Exception as error:  # noqa: BLE001 - hook boundary
+                pass_on_interruption(error)
                 self._check.skip(f"the backward graph without probes raised {type(error).__name__}: {error}")
             finally:
                 self._restore()

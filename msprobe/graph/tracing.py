@@ -23,6 +23,7 @@ from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.call_site import Caller
 from msprobe.dispatch.modules import MODULE_HOOKS
 from msprobe.graph.call_sites import python_value, site_of, user_frame
+from msprobe.graph.dynamo_hooks import inside_vmap
 from msprobe.graph.graph_plan import REGISTRY, ModuleRef, TracedCall, TracedResult
 from msprobe.graph.mutation import may_write
 from msprobe.graph.traced_call import begin_call, end_call
@@ -194,7 +195,7 @@ class Tracing:
         if output.current_tracer.parent is not None:
             graph.left_out["call inside a higher-order operator of a compiled graph"] += 1
             return None
-        if _is_batched():
+        if inside_vmap():
             graph.left_out["call inside torch.vmap of a compiled graph"] += 1
             return None
         try:
@@ -229,12 +230,6 @@ class Tracing:
         except Exception as error:  # noqa: BLE001 - hook boundary
             pass_on_interruption(error)
             graph.left_out[f"failed in the tool: {type(error).__name__} (result of a traced call)"] += 1
-
-
-def _is_batched() -> bool:
-    """Whether Dynamo traces inside ``torch.vmap``, where a tensor stands for one of many and has no values to read."""
-    levels = torch._C._functorch.get_interpreter_stack() or []
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
 
 
 class _InlinedFunction:
@@ -296,7 +291,7 @@ def _expression(module: Any) -> CodeType | None:
         return None
     try:
         return compile(source.name, "<module of a graph>", "eval")
-    except (SyntaxError, NotImplementedError):
+    except (SyntaxError, NotImplementedError):  # Dynamo has no expression for this source, or none that is Python
         return None
 
 

@@ -22,9 +22,7 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """
     if left.dtype != right.dtype or left.shape != right.shape or left.device != right.device:
         return False
-    if left.layout is not torch.strided or left.is_nested or left.is_quantized:
-        return False
-    if left.layout is not right.layout or left.is_nested != right.is_nested:
+    if any(one.layout is not torch.strided or one.is_nested or one.is_quantized for one in (left, right)):
         return False
     with torch.no_grad():
         pairs = zip(logical_chunks(left.detach(), CHUNK), logical_chunks(right.detach(), CHUNK), strict=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,13 +31,10 @@ def overflow_check(
     """
     from msprobe.report.overflow import as_json, check_overflow  # noqa: PLC0415
     from msprobe.report.overflow_table import show_overflow  # noqa: PLC0415
-    from msprobe.store.json_bytes import dumps_json  # noqa: PLC0415
 
     with _bad_input(), _progress() as show:
         result = check_overflow(source, show)
-        output.mkdir(parents=True, exist_ok=True)
-        file = output / "overflow_check.json"
-        file.write_bytes(dumps_json(as_json(result)) + b"\n")
+        file = _write(output / "overflow_check.json", as_json(result))
     console = _console()
     show_overflow(console, result)
     console.print(f"Result: {file}", markup=False, soft_wrap=True)
@@ -56,13 +53,10 @@ def replicas(
     """
     from msprobe.compare.replicas import as_json, check_replicas  # noqa: PLC0415
     from msprobe.report.replica_table import show_replicas  # noqa: PLC0415
-    from msprobe.store.json_bytes import dumps_json  # noqa: PLC0415
 
     with _bad_input(), _progress() as show:
         result = check_replicas(source, show)
-        output.mkdir(parents=True, exist_ok=True)
-        file = output / "replicas.json"
-        file.write_bytes(dumps_json(as_json(result)) + b"\n")
+        file = _write(output / "replicas.json", as_json(result))
     console = _console()
     show_replicas(console, result)
     console.print(f"Result: {file}", markup=False, soft_wrap=True)
@@ -109,6 +103,15 @@ def report(
     console = _console()
     show_coverage(console, coverage)
     console.print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+
+
+def _write(file: Path, content: Any) -> Path:
+    """Write the result of a command as one line of JSON; makes its folder."""
+    from msprobe.store.json_bytes import dumps_json  # noqa: PLC0415
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(dumps_json(content) + b"\n")
+    return file
 
 
 @contextmanager

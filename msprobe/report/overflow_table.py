@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from msprobe.compare.pairing import first_of
 from msprobe.report.nonfinite import Place
 from msprobe.report.overflow import Anomaly, OverflowResult
 
@@ -64,8 +65,7 @@ def _show_first(console: Console, first: Anomaly) -> None:
 
 def _values(anomaly: Anomaly) -> str:
     places = (anomaly.inputs if anomaly.kind == "entered" else anomaly.outputs) or anomaly.inputs
-    rest = len(places) - _PLACES
-    return ", ".join(describe_place(place) for place in places[:_PLACES]) + (f" and {rest} more" if rest > 0 else "")
+    return first_of([describe_place(place) for place in places], _PLACES)
 
 
 def describe_place(place: Place) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msprobe.compare.pairing import find_dumps
+from msprobe.compare.pairing import find_dumps, first_of
 from msprobe.report.step_order import in_order, number_in
 from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import loads_json
@@ -155,9 +155,8 @@ def _absent(ranks: list[str], world: int) -> tuple[str, ...]:
 
 def _sentences(missing: Mapping[tuple[str, ...], list[str]]) -> Iterator[str]:
     for (run, world, *ranks), steps in missing.items():
-        more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
         of = f" of {world}" if int(world) else ""
         where = steps[0] if len(steps) == 1 else f"{steps[0]}..{steps[-1]} ({len(steps)} steps)"
-        names = ", ".join(ranks[:_MOST_NAMED]) + more
+        names = first_of(ranks, _MOST_NAMED)
         text = f"no dump of {names}{of} in {where}: left out by `rank`, not started, or its folder was not copied here"
         yield f"{run}: {text}" if run else text

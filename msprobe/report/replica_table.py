@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msprobe.compare.gather_pieces import Part
+from msprobe.compare.pairing import first_of
 from msprobe.compare.replicas import PartedReplica, ReplicaResult
 
 _ROWS = 20
@@ -34,8 +35,7 @@ def show_replicas(console: Console, result: ReplicaResult) -> None:
 
 
 def _ranks(one: PartedReplica) -> str:
-    more = f" and {len(one.ranks) - _RANKS} more" if len(one.ranks) > _RANKS else ""
-    return ", ".join(one.ranks[:_RANKS]) + more
+    return first_of(one.ranks, _RANKS)
 
 
 def _norms(one: PartedReplica) -> str:

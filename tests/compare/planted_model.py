@@ -124,6 +124,19 @@ def make_model(fault: Fault) -> Model:
     return model
 
 
+def remembered(folder: Path, **fixed: Any) -> Callable[..., Path]:
+    """A `record` that runs each configuration once: many faults are compared with each."""
+    known: dict[str, Path] = {}
+
+    def get(debugger: Callable[..., Any], **config: Any) -> Path:
+        key = str(sorted(config.items()))
+        if key not in known:
+            known[key] = record(debugger, folder / str(len(known)), **fixed, **config)
+        return known[key]
+
+    return get
+
+
 def record(
     debugger: Callable[..., Any],
     folder: Path,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from functorch.compile import make_boxed_func
-from planted_model import Fault, Model, record
+from planted_model import Fault, Model, record, remembered
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
@@ -38,16 +38,7 @@ def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Eager runs, one for each configuration."""
-    folder = tmp_path_factory.mktemp("golden")
-    known: dict[str, Path] = {}
-
-    def get(debugger: Callable[..., Any], **config: Any) -> Path:
-        key = str(sorted(config.items()))
-        if key not in known:
-            known[key] = record(debugger, folder / str(len(known)), change=steady, **config)
-        return known[key]
-
-    return get
+    return remembered(tmp_path_factory.mktemp("golden"), change=steady)
 
 
 def steady(model: Model, dtype: torch.dtype = torch.float32) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from planted_model import Fault, record
+from planted_model import Fault, record, remembered
 
 from msprobe.compare.comparison import Request, compare_dumps
 from msprobe.compare.rows import Summary
@@ -40,16 +40,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Runs without a fault, one for each configuration: many faults are compared with each."""
-    folder = tmp_path_factory.mktemp("golden")
-    known: dict[str, Path] = {}
-
-    def get(debugger: Callable[..., Any], **config: Any) -> Path:
-        key = str(sorted(config.items()))
-        if key not in known:
-            known[key] = record(debugger, folder / str(len(known)), **config)
-        return known[key]
-
-    return get
+    return remembered(tmp_path_factory.mktemp("golden"))
 
 
 def compare(target: Path, golden: Path, out: Path, **options: Any) -> Summary:

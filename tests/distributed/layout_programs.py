@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from parallel_programs import Network
 from ranks import make_debugger
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,32 +22,6 @@ WIDTH, WORDS, LENGTH, BATCH = 6, 10, 3, 4
 DATA_PARALLEL = ("ddp", "fsdp2")
 #: What goes wrong on the last rank: a parameter (a shard of it), or what a module gives.
 FAULTS = ("weight", "output")
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + self.down(F.gelu(self.up(self.norm(hidden))))
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.words(tokens)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.head(hidden)
 
 
 def fsdp2(model: Network) -> nn.Module:
@@ -75,7 +50,8 @@ def step(rank: int, folder: Path, layout: str, config: dict[str, Any], fault: st
     """Record one training step; the last rank has the fault."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     faulty = fault is not None and rank == world - 1
-    inside = Network()
+    torch.manual_seed(0)
+    inside = Network(width=WIDTH, words=WORDS)
     model = LAYOUTS[layout](inside)
     if faulty:
         spoil(inside.blocks[1], str(fault))

@@ -25,11 +25,11 @@ WIDTH, WORDS, LENGTH = 8, 12, 4
 class Block(nn.Module):
     """A feed-forward layer with a norm, computed again in the backward pass if asked for."""
 
-    def __init__(self, again: bool) -> None:
+    def __init__(self, again: bool, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
         self.again = again
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -44,11 +44,11 @@ class Block(nn.Module):
 class Network(nn.Module):
     """Words in, words out."""
 
-    def __init__(self, again: bool = False) -> None:
+    def __init__(self, again: bool = False, width: int = WIDTH, words: int = WORDS) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList([Block(again), Block(again)])
-        self.head = nn.Linear(WIDTH, WORDS)
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList([Block(again, width), Block(again, width)])
+        self.head = nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.words(tokens)
