@@ -11,12 +11,14 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER_MODE = 0o750
 FILE_MODE = 0o640
 _ATTEMPTS = 20
+_PAUSE = 1e-4  # seconds, more with each attempt: 19 ms in all
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -38,10 +40,13 @@ class StepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             try:
                 self._fd = _make_with_parent(path)
-            except FileNotFoundError:  # another rank has just removed the empty step folder (a discarded step)
+            except (FileNotFoundError, FileExistsError):
+                # Another rank has just removed the empty step folder (a discarded step): before something was made in
+                # it, or between mkdir's answer that it is there and a second look. Waiting gets out of step with it.
+                time.sleep(attempt * _PAUSE)
                 continue
             return
         self._fd = _make_with_parent(path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from store_cases import open_step, record
 
 from msprobe.store import RunLayout, read_dump
+from msprobe.store.step_folder import StepFolder
 
 
 def test_a_discarded_step_leaves_no_folder_and_its_number_is_free(
@@ -78,3 +81,27 @@ def test_ranks_that_discard_and_open_the_same_step_at_once_lose_nothing(tmp_path
         thread.join()
     assert failures == []
     assert sorted(entry.name for entry in (tmp_path / "step0").iterdir()) == ["rank0", "rank1", "rank2"]
+
+
+def test_a_step_folder_that_comes_and_goes_is_made_all_the_same(tmp_path: Path) -> None:
+    step = tmp_path / "step0"
+    over = threading.Event()
+
+    def other_rank() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                step.mkdir()
+            with contextlib.suppress(OSError):
+                step.rmdir()
+            time.sleep(1e-5)  # a rank does something between two steps
+
+    thread = threading.Thread(target=other_rank)
+    thread.start()
+    try:
+        for _ in range(3000):
+            folder = StepFolder(step / "rank0")
+            folder.close()
+            (step / "rank0").rmdir()
+    finally:
+        over.set()
+        thread.join()
