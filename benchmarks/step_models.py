@@ -95,13 +95,13 @@ def training(model: nn.Module, inputs: tuple[Any, ...], loss_of: Callable[[], to
     return Workload(model, step, inputs)
 
 
-def chain(*, gradient: bool) -> Workload:
-    """CHAIN calls of torch.add on 64 elements, forward only or with their backward."""
+def chain(*, gradient: bool, calls: int = CHAIN) -> Workload:
+    """Calls of torch.add on 64 elements, forward only or with their backward."""
     x, y = torch.ones(64, requires_grad=gradient), torch.ones(64)
 
     def step() -> None:
         value = x
-        for _ in range(CHAIN):
+        for _ in range(calls):
             value = torch.add(value, y)
         if gradient:
             value.sum().backward()
@@ -109,9 +109,9 @@ def chain(*, gradient: bool) -> Workload:
     return Workload(None, step)
 
 
-def module_chain() -> Workload:
-    """A Sequential of CHAIN identities: what a module's record costs."""
-    model = nn.Sequential(*(nn.Identity() for _ in range(CHAIN)))
+def module_chain(calls: int = CHAIN) -> Workload:
+    """A Sequential of identities: what a module's record costs."""
+    model = nn.Sequential(*(nn.Identity() for _ in range(calls)))
     x = torch.ones(64)
     return Workload(model, lambda: model(x), (x,))
 

@@ -206,7 +206,8 @@ class ModuleHooks:
         opened.module = module
         opened.handled = id(error) if error is not None else 0
         if self._capture.keeps_stacks:
-            opened.outer = self._capture.stack_node(frame.f_back)
+            node = opened.node  # of the same frame, if the call was placed
+            opened.outer = node if node is not None else self._capture.stack_node(frame.f_back)
             opened.frame = frame
         self._capture.threads.modules.append(opened)
 
