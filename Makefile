@@ -7,7 +7,7 @@
 # make gpu-check   values and bandwidth on a CUDA device
 # make bench       what recording costs, beside other tools; writes docs/benchmarks.md (20 minutes; BENCH="--quick" to try)
 # make bench-gate  fails where recording has clearly become slower; two minutes
-# make fuzz        hostile configurations, names and dump files, longer than in make test
+# make fuzz        hostile configurations, names and dump files, and 100,000 steps: longer than in make test
 #
 # Each makes the virtual environment it needs. Set PYTHON to choose the interpreter (3.10 or newer; the lanes: 3.11).
 
@@ -62,6 +62,8 @@ bench-gate: $(STAMP)
 
 fuzz: $(STAMP)
 	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_hostile_files.py
+	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_fuzzed_commands.py
+	MSPROBE_FAULT_STEPS=100000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_surroundings.py -k flat
 
 $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NATIVE)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

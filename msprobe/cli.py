@@ -1,17 +1,20 @@
 """The ``msprobe`` command. Thin: each command reads its arguments, calls one library function and prints the result.
 
-Exit codes of every command: 0 fine, 1 differences found, 2 bad input with one message on stderr. Commands import
-what they need when they run, so that ``msprobe --help`` stays quick.
+Exit codes of every command: 0 fine, 1 differences found, 2 bad input with one message on stderr, 130 stopped by
+Ctrl-C. Commands import what they need when they run, so that ``msprobe --help`` stays quick.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from msprobe.compare.command import compare
 from msprobe.core.errors import MsprobeError
@@ -20,8 +23,38 @@ from msprobe.replay.command import acc_check
 from msprobe.report import command as report_command
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+"""As a shell reports SIGINT. The 1 that typer would make of it means that differences were found."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands; Ctrl-C in any of them is one line and an exit code of its own."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the command line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names in a dump may have what the terminal cannot show
+                stream.reconfigure(errors="backslashreplace")
+        with _stopped_in_one_line():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with _stopped_in_one_line():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _stopped_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        typer.echo("stopped by Ctrl-C", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Record what flows through a model and find the first place where two runs part.",
     no_args_is_help=True,
     add_completion=False,

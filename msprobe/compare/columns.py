@@ -70,7 +70,10 @@ def csv_line(row: list[Cell]) -> bytes:
     of a list is a line of CSV as long as no string has an escape in it and every ``null`` is an empty cell, not a NaN
     or an infinity.
     """
-    text = orjson.dumps(row)[1:-1]
+    try:
+        text = orjson.dumps(row)[1:-1]
+    except TypeError:  # text that is no Unicode, or an integer of more than 64 bits
+        text = b"\\"
     nulls = text.count(b"null")
     if b"\\" in text or nulls != row.count(None):
         stream = io.StringIO(newline="")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,8 @@ _SECTIONS: Mapping[str, tuple[str, str]] = {
     "output": (OUTPUT, "output"),
 }
 _ORDER = {INPUT: 0, PARAMETERS: 1, OUTPUT: 2}
+_INTEGERS = frozenset({int})
+_WIDEST = 64
 _NOT_A_LEAF = frozenset({"type", "dtype", "class_type"})
 
 #: MindSpore's names of parameters -> PyTorch's.
@@ -124,24 +128,24 @@ def entry_of(raw: Any) -> Entry:
     if raw.__class__ is not dict:
         return Entry("scalar", type(raw).__name__, value=raw)
     dtype = raw.get("dtype")
-    if dtype is None or "shape" not in raw:
+    if dtype.__class__ is not str or "shape" not in raw:
         return Entry("scalar", str(raw.get("type") or raw.get("class_type") or ""), value=_plain_value(raw))
     checksum = raw.get("md5")
     if checksum is None:
         checksum = raw.get("xor") if raw.get("xor") is not None else raw.get("hash")
-    shape = raw["shape"]
+    shape, gradient = raw["shape"], raw.get("requires_grad")
     largest, smallest, mean, norm = raw.get("Max"), raw.get("Min"), raw.get("Mean"), raw.get("Norm")
     if not shape and norm.__class__ is float:
         norm = abs(norm)  # mindstudio-probe writes a 0-dim value itself
     return Entry(
         "tensor",
-        _CANONICAL.get(dtype) or canonical_dtype(str(dtype)),
-        tuple(shape) if shape.__class__ is list else (),
+        _CANONICAL.get(dtype) or canonical_dtype(dtype),
+        tuple(shape) if shape.__class__ is list and _INTEGERS.issuperset(map(type, shape)) else (),
         largest if largest.__class__ is float else number_of(largest),
         smallest if smallest.__class__ is float else number_of(smallest),
         mean if mean.__class__ is float else number_of(mean),
         norm if norm.__class__ is float else number_of(norm),
-        raw.get("requires_grad"),
+        gradient if gradient.__class__ is bool else None,
         checksum if checksum is None else str(checksum),
         data_name_of(raw) if "data_name" in raw else None,
         raw.get("is_nan"),
@@ -174,6 +178,10 @@ def count_of(raw: Mapping[str, Any], key: str) -> int:
 
 def number_of(value: Any) -> float | int | None:
     """Return a statistic as a number; None for anything else (mindstudio-probe writes ``"N/A"`` in places)."""
+    if isinstance(value, int) and value.bit_length() > _WIDEST:  # no tensor has this; it only has to be survived
+        if value.bit_length() < sys.float_info.max_exp:
+            return float(value)
+        return math.inf if value > 0 else -math.inf
     return value if isinstance(value, (int, float)) else None
 
 

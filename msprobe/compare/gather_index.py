@@ -143,7 +143,7 @@ class GatheredIndex:
             self.partly += -1 in places
             for column, place in zip(self._places, places, strict=True):
                 column.append(place)
-            self.name_hashes.append(hash(self.plain(name).encode()))
+            self.name_hashes.append(hash(self.plain(name).encode("utf-8", "surrogatepass")))
 
     def _merge(self, values: Sequence[tuple[int, Any]], *, backward: bool) -> Any:
         """Merge JSON of equal structure, tensor by tensor; where the structure differs, the first rank's is taken."""

@@ -360,7 +360,7 @@ def _same(target: Entry, golden: Entry) -> bool:
 
 def _find(side: DumpSide, name: str) -> int:
     """Number of the last record of a name; -1 without one."""
-    wanted = hash(name.encode())
+    wanted = hash(name.encode("utf-8", "surrogatepass"))
     hashes = side.index.name_hashes
     for number in range(len(hashes) - 1, -1, -1):
         if hashes[number] == wanted and side.index.name(number) == name:

@@ -306,8 +306,9 @@ class Session:
         rank = self._learn_rank()
         if not ranks:
             return True
+        world = self.adapter.world_size()
         if rank is None:
-            rank = _launched_rank()
+            rank, world = _launched()
         if rank is None:
             self._idle_reason = (
                 f"rank is {sorted(ranks)}, but this is a single process, or one whose process group is not there yet; "
@@ -315,7 +316,6 @@ class Session:
             )
             self.tell(f"nothing is recorded: {self._idle_reason}")
             return False
-        world = self.adapter.world_size()
         beyond = [wanted for wanted in sorted(ranks) if world is not None and wanted >= world]
         if beyond:
             self.tell(f"rank: {beyond} do not exist, there are {world} ranks (0 to {world - 1 if world else 0})")
@@ -390,10 +390,10 @@ def _check_count(number: object, what: str, *, required: bool = False) -> None:
         raise LifecycleError(f"{what} must be an integer >= 0, not {number!r}")
 
 
-def _launched_rank() -> int | None:
-    """Rank that torchrun has given to this process, before it makes its process group."""
-    rank = os.environ.get("RANK", "")
-    return int(rank) if "WORLD_SIZE" in os.environ and rank.isdigit() else None
+def _launched() -> tuple[int | None, int | None]:
+    """Rank and number of ranks that torchrun has told this process, before it makes its process group."""
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank), int(world)) if rank.isdigit() and world.isdigit() else (None, None)
 
 
 def _is_child() -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-EXIT_DIFFERENT, EXIT_BAD_INPUT = 1, 2
+EXIT_DIFFERENT, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def acc_check(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -49,7 +49,7 @@ def acc_check(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise typer.Exit(EXIT_BAD_INPUT) from error
     except KeyboardInterrupt as error:
         typer.echo(f"stopped; what is finished is in {out}: go on with --resume", err=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from error
+        raise typer.Exit(EXIT_INTERRUPTED) from error
     show_summary(summary)
     if summary.counts()["error"]:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msprobe.store.json_bytes import dumps_json
-from msprobe.store.layout import EARLIER
 from msprobe.store.process_start import run_start
+from msprobe.store.run_marks import looks_earlier
+from msprobe.store.run_place import EARLIER, aside_name
 from msprobe.store.step_folder import FOLDER_MODE
 
 STATISTIC_FILE = "statistic.csv"
@@ -340,10 +340,9 @@ def set_aside(dump_path: Path, name: str) -> Path | None:
         The file system refuses.
     """
     old = dump_path / name
-    if not old.exists() or old.stat().st_mtime >= run_start(os.environ):
+    if not old.exists() or not looks_earlier(old, run_start(os.environ)):
         return None
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    target = dump_path / EARLIER / stamp / name
+    target = dump_path / EARLIER / aside_name() / name
     target.parent.mkdir(parents=True, exist_ok=True)
     old.rename(target)
     return target

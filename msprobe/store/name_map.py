@@ -83,15 +83,20 @@ def _stacks(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     for key, entry in _members(folder / STACK_FILE):
         if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list):
             names, frames = entry
-            value = tuple(frames)
-            for name in names:
+            value = _texts(frames)
+            for name in _texts(names):
                 yield name, value
         elif isinstance(entry, list):
-            yield key, tuple(entry)  # older layout of mindstudio-probe: name to frames
+            yield key, _texts(entry)  # older layout of mindstudio-probe: name to frames
     journal = folder / JOURNAL_FILE
     if journal.is_file():
         for name, frames in read_journal(journal).items():
-            yield name, tuple(frames)
+            yield name, _texts(frames)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return the strings of a list in a file that may hold anything."""
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
 def _members(file: Path) -> Iterator[tuple[str, Any]]:

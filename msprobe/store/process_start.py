@@ -5,10 +5,53 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 
 RUN_STARTED = "MSPROBE_RUN_STARTED"
 _START_FIELD = 19  # field 22 of proc(5) stat, counted after the closing parenthesis of the command name
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """A moment on two clocks.
+
+    Attributes
+    ----------
+    epoch
+        Seconds since the epoch, by the clock of that moment; that clock may be set at any time.
+    boot
+        Identity of the boot of the machine; empty where the system does not tell.
+    uptime
+        Seconds since that boot. Never jumps; comparable only under the same `boot`.
+    """
+
+    epoch: float
+    boot: str
+    uptime: float
+
+    def text(self) -> str:
+        """Render for the environment; see `from_text`."""
+        return f"{self.epoch!r} {self.uptime!r} {self.boot}".rstrip()
+
+    @classmethod
+    def from_text(cls, text: str) -> RunStart:
+        """Read what `text` made.
+
+        Raises
+        ------
+        ValueError
+            It is something else.
+        """
+        epoch, uptime, *boot = text.split()
+        return cls(float(epoch), "".join(boot), float(uptime))
+
+    def after(self, other: RunStart) -> bool:
+        """Tell whether this moment is later: by the clock that nobody can set, where both have the same."""
+        if self.boot and self.boot == other.boot:
+            return self.uptime > other.uptime
+        return self.epoch > other.epoch
 
 
 def start_ticks(pid: int) -> int | None:
@@ -24,19 +67,30 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
-def process_start() -> float:
-    """Return when this process started, in seconds since the epoch.
+def moment_now() -> RunStart:
+    """Return the current moment."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    try:
+        boot = _BOOT_ID.read_bytes().decode().strip()
+    except (OSError, ValueError):
+        boot = ""
+    return RunStart(time.time(), boot, time.clock_gettime(clock))
+
+
+def process_start() -> RunStart:
+    """Return when this process started.
 
     Exact to the clock tick (10 ms), rounded down. On a system without ``/proc`` the current time.
     """
-    now = time.time()
+    now = moment_now()
     ticks = start_ticks(os.getpid())
     if ticks is None:
         return now
-    return now - max(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
+    age = max(now.uptime - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
+    return RunStart(now.epoch - age, now.boot, now.uptime - age)
 
 
-def run_start(environment: MutableMapping[str, str]) -> float:
+def run_start(environment: MutableMapping[str, str]) -> RunStart:
     """Return when the run began and hand it on to child processes.
 
     The first process of a run stores its own start time in the environment; processes it spawns find it there and
@@ -49,9 +103,9 @@ def run_start(environment: MutableMapping[str, str]) -> float:
     """
     own = process_start()
     try:
-        inherited = float(environment[RUN_STARTED])
+        inherited = RunStart.from_text(environment[RUN_STARTED])
     except (KeyError, ValueError):
         inherited = own
-    started = inherited if 0.0 < inherited < own else own
-    environment[RUN_STARTED] = repr(started)
+    started = inherited if inherited.epoch > 0.0 < inherited.uptime and own.after(inherited) else own
+    environment[RUN_STARTED] = started.text()
     return started

@@ -31,18 +31,30 @@ class RegularFlush:
         self._thread: threading.Thread | None = None
         self._seconds = 0.0  # that the thread waits
 
-    def add(self, writer: Flushable, seconds: float) -> None:
-        """Flush ``writer`` at least every ``seconds`` from now on, until it is discarded or collected."""
+    def add(self, writer: Flushable, seconds: float) -> bool:
+        """Flush ``writer`` at least every ``seconds`` from now on, until it is discarded or collected.
+
+        Returns
+        -------
+        bool
+            False if the system has no thread for it now (a limit of processes or memory): the caller has to flush.
+        """
         if self._pid != os.getpid():  # a forked child has neither the thread nor, perhaps, a lock that is free
             self.__init__()  # type: ignore[misc]
         with self._changed:
             self._writers[id(writer)] = (weakref.ref(writer), seconds)
             if self._thread is None:
                 self._seconds = seconds
-                self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+                try:
+                    thread.start()
+                except (RuntimeError, MemoryError):
+                    self._writers.pop(id(writer), None)
+                    return False
+                self._thread = thread
             elif seconds < self._seconds:
                 self._changed.notify()
+        return True
 
     def discard(self, writer: Flushable) -> None:
         """Forget ``writer``. The thread may be flushing it at this moment."""

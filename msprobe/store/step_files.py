@@ -6,6 +6,7 @@ file cannot be written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,7 +21,7 @@ from msprobe.store.json_bytes import dumps_json
 from msprobe.store.memory_bound import VARIABLE, memory_bound
 from msprobe.store.part_file import TAIL_DUMP, TAIL_OBJECT, GrowingObject, PartWrittenError
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE, StackJournal
-from msprobe.store.step_folder import StepFolder, write_fully
+from msprobe.store.step_folder import FOLDER_MODE, StepFolder, write_fully
 from msprobe.store.tensor_files import TENSOR_FOLDER, TensorFiles
 from msprobe.store.tensor_queue import TensorContent, TensorQueue, can_wait
 
@@ -50,6 +51,9 @@ class StepFiles:
         Where warnings go.
     refusal
         Why nothing may be written here, found out before.
+    place
+        Returns where a folder belongs now: asked before it is made and after that, since another run may take the
+        dump_path in between. Never raises.
     asynchronous
         Whether tensor files wait until `drain`; otherwise a thread writes them.
     spare_core
@@ -67,6 +71,7 @@ class StepFiles:
         "_head_line",
         "_main",
         "_making",
+        "_place",
         "_queue",
         "_render_stack",
         "_root",
@@ -88,6 +93,7 @@ class StepFiles:
         render_stack: Callable[[Hashable], list[str]],
         announcer: Announcer,
         refusal: OSError | None = None,
+        place: Callable[[Path], Path] | None = None,
         asynchronous: bool = False,
         spare_core: bool = True,
     ) -> None:
@@ -96,6 +102,7 @@ class StepFiles:
         self.opened = False
         self._making = threading.Lock()
         self._announcer = announcer
+        self._place = place
         self._extra_info = extra_info
         self._wants_tensors = tensors
         self._render_stack: Callable[[Hashable], list[str]] | None = render_stack
@@ -128,10 +135,24 @@ class StepFiles:
 
     def _open(self) -> None:
         try:
+            self._move_to_its_place()
             self._root = root = StepFolder(self.folder)
+            made = self.folder
+            if self._move_to_its_place():
+                self.folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # moved along with the others by the run that came
+                    made.rename(self.folder)
             self._make_files(root)
         except OSError as error:
             self._note_not_made(error)
+
+    def _move_to_its_place(self) -> bool:
+        place = self.folder if self._place is None else self._place(self.folder)
+        moved = place != self.folder
+        if moved:
+            self.folder = place
+            self._head_line = self._render_head(self._wants_tensors)
+        return moved
 
     def _make_files(self, root: StepFolder) -> None:
         was_empty = root.is_empty()

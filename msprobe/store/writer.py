@@ -86,6 +86,8 @@ class StepWriter:
         Shared by all steps of a run, so that a full disk is announced once and not in every step.
     refusal
         Why nothing may be written here, found out before; everything is then dropped and counted as lost.
+    place
+        Returns where the folder belongs now, see `StepFiles`.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per property of the dump
@@ -106,6 +108,7 @@ class StepWriter:
         spare_core: bool = True,
         announcer: Announcer | None = None,
         refusal: OSError | None = None,
+        place: Callable[[Path], Path] | None = None,
     ) -> None:
         self._extra_info = extra_info and level != "debug"
         self._render_stack = render_stack
@@ -132,12 +135,18 @@ class StepWriter:
             render_stack=self._render,
             announcer=announcer or Announcer(),
             refusal=refusal,
+            place=place,
             asynchronous=asynchronous,
             spare_core=spare_core,
         )
         OPEN.add(self)
-        if flush_every is not None:
-            FLUSHING.add(self, flush_every)
+        if flush_every is not None and not FLUSHING.add(self, flush_every):
+            self._batch = 1
+            self._files.notes.warn(
+                "no thread",
+                "no thread could be started for the regular flush (limit of processes or memory): each record is "
+                "written when it comes, which is slower",
+            )
 
     # Hot path: three lists that grow by two at a time, in one step that no other thread can come between. Pairs would
     # be thousands of objects more for the garbage collector. The lists are never replaced, only emptied from the front,

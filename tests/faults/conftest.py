@@ -61,6 +61,7 @@ def process(processes: Callable[[list[dict[str, Any]]], list[Outcome]], place: P
             "limit": limit,
             "unprivileged": unprivileged,
             "kill": kill,
+            "quick": True,
             "arguments": arguments,
         }
         return processes([job])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,17 @@ def interrupted(folder: Path, *, level: str, task: str, seconds: float, seed: in
         pass
 
     raised = arrived = quiet = 0
+    discarded: list[str] = []
 
     def handler(_number: int, _frame: Any) -> None:
         nonlocal raised
         raised += 1
         raise TimeIsUpError
 
+    def told(unraisable: Any) -> None:  # what Python calls with an exception that it has nowhere to raise
+        discarded.append(f"{unraisable.exc_type.__name__}: {unraisable.object!r}")
+
+    sys.unraisablehook = told
     debugger = open_debugger(folder, level=level, task=task)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     batch = torch.ones(4, 8)
@@ -62,4 +68,4 @@ def interrupted(folder: Path, *, level: str, task: str, seconds: float, seed: in
     debugger.step()
     with debugger.capture(model):
         model(batch).sum().backward()
-    print(json.dumps({"raised": raised, "arrived": arrived, "grad mode off": quiet}))
+    print(json.dumps({"raised": raised, "arrived": arrived, "grad mode off": quiet, "discarded": discarded}))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_cases import open_step, run, script
+from store_cases import open_step, open_writer, run, script
 
 from msprobe.store import RunLayout, read_dump
-from msprobe.store.process_start import RUN_STARTED, process_start, run_start, start_ticks
+from msprobe.store.process_start import RUN_STARTED, RunStart, moment_now, process_start, run_start, start_ticks
 
 RUN = """
 layout = RunLayout(sys.argv[1], rank=int(sys.argv[3]) if len(sys.argv) > 3 else None)
@@ -75,8 +75,9 @@ def test_ranks_started_together_do_not_move_each_other(tmp_path: Path) -> None:
 
 
 def test_ranks_racing_for_an_earlier_run_move_it_once(tmp_path: Path) -> None:
+    same_run = fresh() | {RUN_STARTED: RunStart(1.0, moment_now().boot, 1.0).text()}
     for rank in range(3):
-        assert run(RUN, tmp_path, f"old{rank}", rank, environment=fresh() | {RUN_STARTED: "1.0"}).returncode == 0
+        assert run(RUN, tmp_path, f"old{rank}", rank, environment=same_run).returncode == 0
     ranks = [subprocess.Popen([*script(RUN), str(tmp_path), f"new{n}", str(n)], env=fresh()) for n in range(3)]
     assert [process.wait(60) for process in ranks] == [0] * 3
     assert names_in(tmp_path) == {"new0", "new1", "new2"}
@@ -147,6 +148,31 @@ def test_a_run_that_is_still_writing_keeps_its_data_when_it_is_moved(tmp_path: P
     assert list(read_dump(moved / "step0" / "rank0").data) == ["a", "b"]
     assert (moved / "step0" / "rank0" / "dump_tensor_data" / "b.pt").exists()
     assert list(read_dump(tmp_path / "step0" / "rank0").data) == ["c"]
+
+
+@pytest.mark.parametrize("moved_along", [True, False])
+def test_a_folder_made_while_another_run_takes_the_path_ends_up_beside_it(tmp_path: Path, moved_along: bool) -> None:
+    """The other run writes its mark between the two looks at it, and may or may not see the folder yet."""
+    folder, aside = tmp_path / "step0" / "rank0", tmp_path / "earlier" / "then" / "step0" / "rank0"
+    looks = 0
+
+    def place(asked: Path) -> Path:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            return asked
+        if moved_along and folder.is_dir():
+            aside.parent.mkdir(parents=True)
+            folder.rename(aside)
+        return aside
+
+    writer = open_writer(folder, place=place)
+    writer.add("a", {})
+    writer.finish({})
+    assert list(read_dump(aside).data) == ["a"]
+    assert json.loads((aside / "dump.json").read_bytes())["dump_data_dir"] == str(aside / "dump_tensor_data")
+    assert not folder.exists()
+    assert not writer.failures
 
 
 def test_other_things_in_the_dump_path_stay(tmp_path: Path) -> None:
@@ -262,10 +288,10 @@ def test_a_dump_path_link_of_another_user_is_refused(tmp_path: Path, caplog: pyt
 
 def test_the_start_of_this_process_lies_before_its_first_step() -> None:
     before = time.time()
-    body = "from msprobe.store.process_start import process_start; print(process_start(), time.time())"
+    body = "from msprobe.store.process_start import process_start; print(process_start().epoch, time.time())"
     started, printed = map(float, run(body).stdout.split())
     assert before - 0.05 < started < printed
-    assert process_start() < before
+    assert process_start().epoch < before
 
 
 def test_a_process_is_known_by_its_start_ticks() -> None:
@@ -281,8 +307,21 @@ def test_a_process_is_known_by_its_start_ticks() -> None:
     assert start_ticks(child.pid) is None
 
 
-@pytest.mark.parametrize("value", ["", "tomorrow", "-5", "nan", "99999999999"])
+@pytest.mark.parametrize("value", ["", "tomorrow", "-5 -5", "nan nan", "99999999999 99999999999", "1.0"])
 def test_a_senseless_inherited_start_is_ignored(value: str) -> None:
+    if value.startswith("9"):
+        value += f" {moment_now().boot}"
     environment: dict[str, Any] = {RUN_STARTED: value}
-    assert abs(run_start(environment) - process_start()) < 0.1
-    assert abs(float(environment[RUN_STARTED]) - process_start()) < 0.1
+    own = process_start()
+    assert abs(run_start(environment).epoch - own.epoch) < 0.1
+    assert RunStart.from_text(environment[RUN_STARTED]).uptime == own.uptime
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0], ids=["back", "ahead"])
+def test_a_clock_that_jumps_tells_no_two_runs_apart(jump: float) -> None:
+    first = moment_now()
+    later = RunStart(first.epoch + jump, first.boot, first.uptime + 1.0)
+    assert later.after(first)
+    assert not first.after(later)
+    environment = {RUN_STARTED: RunStart(first.epoch + jump, first.boot, 1.0).text()}
+    assert run_start(environment).uptime == 1.0
