@@ -54,6 +54,8 @@ class Alignment:
         Places where a call has another place in the order.
     tagged
         Records that were left out for their tag, on either side.
+    partial_sums
+        Gradients of parameters that were left out, on either side: the other side has them after all are added up.
     """
 
     target: Sequence[int]
@@ -61,6 +63,7 @@ class Alignment:
     replaced: frozenset[int] = frozenset()
     moved: frozenset[int] = frozenset()
     tagged: tuple[int, int] = (0, 0)
+    partial_sums: tuple[int, int] = (0, 0)
 
 
 IN_SEQUENCE, BACKWARD, PARAMETERS_GRAD = 0, 1, 2
@@ -120,6 +123,13 @@ class _Calls:
         """Return the rows of one direction."""
         return array("q", [row for row, found in enumerate(self.directions) if found == direction])
 
+    def by_module(self, direction: int) -> dict[int, list[int]]:
+        """Return the rows of one direction by the operation or module that they are of."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for row in self.rows(direction):
+            found[self.keys[2][row]].append(row)
+        return found
+
     def levels(self, rows: Sequence[int], *, fuzzy: bool) -> list[array[int]]:
         """Return the keys of some rows, a column per level."""
         return [array("q", [keys[row] for row in rows]) for keys in self.keys[: 5 if fuzzy else 4]]
@@ -131,7 +141,7 @@ def align(target: DumpSide, golden: DumpSide, options: Options) -> Alignment:
     Returns
     -------
     Alignment
-        Every record without a tag is in it exactly once.
+        Every record without a tag is in it exactly once, but for partial sums of gradients.
     """
     if target.index.name_hashes == golden.index.name_hashes and not options.renaming:
         return _as_they_stand(target)
@@ -140,7 +150,8 @@ def align(target: DumpSide, golden: DumpSide, options: Options) -> Alignment:
     ours, tagged_target = _calls(target, None, contexts=contexts, sites=sites)
     theirs, tagged_golden = _calls(golden, options.renaming, contexts=contexts, sites=sites)
     matching = _Matching(ours, theirs)
-    matching.match(fuzzy=options.fuzzy)
+    gathered = max(target.rank_count, golden.rank_count) > 1
+    matching.match(fuzzy=options.fuzzy, sums_last=gathered)
     rows, partners = matching.in_order()
     return Alignment(
         target=array("q", [-1 if row < 0 else ours.numbers[row] for row in rows]),
@@ -148,19 +159,14 @@ def align(target: DumpSide, golden: DumpSide, options: Options) -> Alignment:
         replaced=frozenset(place for place, row in enumerate(rows) if row in matching.replaced),
         moved=frozenset(place for place, row in enumerate(rows) if row in matching.moved),
         tagged=(tagged_target, tagged_golden),
+        partial_sums=matching.partial_sums,
     )
 
 
 def _as_they_stand(side: DumpSide) -> Alignment:
-    plain = array("q", [number for number in range(len(side)) if b"#" not in _head(side, number)])
+    plain = array("q", [number for number in range(len(side)) if "#" not in side.index.name(number)])
     tagged = len(side) - len(plain)
     return Alignment(plain, plain, tagged=(tagged, tagged))
-
-
-def _head(side: DumpSide, number: int) -> bytes:
-    """Return the beginning of a record, without its content."""
-    raw = side.index.raw(number)
-    return raw[: raw.find(b'":') + 1]
 
 
 def _calls(side: DumpSide, renaming: Renaming | None, *, contexts: bool, sites: bool) -> tuple[_Calls, int]:
@@ -212,14 +218,25 @@ class _Matching:
         self._taken = bytearray(len(golden))
         self.replaced: set[int] = set()
         self.moved: set[int] = set()
+        self._partial: tuple[set[int], set[int]] = set(), set()
 
-    def match(self, *, fuzzy: bool) -> None:
-        """Find them."""
+    @property
+    def partial_sums(self) -> tuple[int, int]:
+        """How many gradients of either side are left out, since the other side has them added up."""
+        return len(self._partial[0]), len(self._partial[1])
+
+    def match(self, *, fuzzy: bool, sums_last: bool) -> None:
+        """Find them.
+
+        ``sums_last``: where one side has fewer gradients of a parameter, they are the last ones. FSDP2 reduces them
+        after several micro-batches, when they have been added up.
+        """
         forward = self._target.rows(IN_SEQUENCE), self._golden.rows(IN_SEQUENCE)
         for gap in self._align(*forward, fuzzy=fuzzy):
             self._match_replaced(gap, *forward)
         self._match_moved(*forward)
         self._follow_forward()
+        self._match_gradients(sums_last=sums_last)
         alone = _without_forward(self._target, self._is_free), _without_forward(self._golden, self._is_left)
         if alone[0] and alone[1]:
             self._align(*alone, fuzzy=fuzzy)
@@ -230,15 +247,16 @@ class _Matching:
         What only golden has stands before the next pair that comes after it.
         """
         rows, partners = array("q"), array("q")
-        alone = iter([row for row, taken in enumerate(self._taken) if not taken])
+        alone = iter([row for row, taken in enumerate(self._taken) if not taken and row not in self._partial[1]])
         waiting = next(alone, None)
         for row, partner in enumerate(self.partner):
             while waiting is not None and partner > waiting:
                 rows.append(-1)
                 partners.append(waiting)
                 waiting = next(alone, None)
-            rows.append(row)
-            partners.append(partner)
+            if row not in self._partial[0]:
+                rows.append(row)
+                partners.append(partner)
         while waiting is not None:
             rows.append(-1)
             partners.append(waiting)
@@ -300,10 +318,9 @@ class _Matching:
                 self.moved.add(row)
 
     def _follow_forward(self) -> None:
-        """Pair backward records as their forward records are, and gradients of parameters by module and count."""
+        """Pair backward records as their forward records are."""
         target, golden = self._target, self._golden
         backward = {golden.ids[row]: row for row in golden.rows(BACKWARD)}
-        gradients = {golden.ids[row]: row for row in golden.rows(PARAMETERS_GRAD)}
         other_id = {
             target.ids[row]: golden.ids[self.partner[row]] for row in target.rows(IN_SEQUENCE) if self.partner[row] >= 0
         }
@@ -314,6 +331,20 @@ class _Matching:
                 self._pair(row, partner)
                 if target.ids[row] in replaced:
                     self.replaced.add(row)
+
+    def _match_gradients(self, *, sums_last: bool) -> None:
+        """Pair gradients of parameters by module and count."""
+        target, golden = self._target, self._golden
+        if sums_last:
+            ours, theirs = target.by_module(PARAMETERS_GRAD), golden.by_module(PARAMETERS_GRAD)
+            for module in ours.keys() & theirs.keys():
+                count = min(len(ours[module]), len(theirs[module]))
+                for row, other in zip(ours[module][-count:], theirs[module][-count:], strict=True):
+                    self._pair(row, other)
+                self._partial[0].update(ours[module][:-count])
+                self._partial[1].update(theirs[module][:-count])
+            return
+        gradients = {golden.ids[row]: row for row in golden.rows(PARAMETERS_GRAD)}
         for row in target.rows(PARAMETERS_GRAD):
             partner = gradients.get(target.ids[row])
             if partner is not None:

@@ -46,6 +46,15 @@ def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
             "placements is `replicated` (tensor parallel), or may be the rank's part of the `batch` (DDP, FSDP2).",
         ),
     ] = None,
+    stages: Annotated[
+        int,
+        typer.Option(
+            min=1, help="With --gather: the ranks of TARGET are so many pipeline stages, each of consecutive ranks."
+        ),
+    ] = 1,
+    golden_stages: Annotated[
+        int, typer.Option("--golden-stages", min=1, help="The same of GOLDEN; 1 is a run without a pipeline.")
+    ] = 1,
     jobs: Annotated[int, typer.Option(min=0, help="Local processes; 0 chooses.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="tcp://host:port of a Dask scheduler to work instead.")] = None,
 ) -> None:
@@ -73,6 +82,8 @@ def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
             renaming=_renaming(map_file),
             fuzzy=fuzzy,
             gather=gather,
+            stages=stages,
+            golden_stages=golden_stages,
             xlsx=xlsx,
             html=html,
             processes=jobs,

@@ -48,6 +48,8 @@ class Request:
         See `msprobe.compare.align.Options`.
     gather
         Put the ranks of each side together, and what tensors without placements are; None compares rank by rank.
+    stages, golden_stages
+        With ``gather``: how many stages of a pipeline the ranks of either side are, each of as many consecutive ranks.
     xlsx, html
         Write these, too.
     processes, scheduler
@@ -63,6 +65,8 @@ class Request:
     renaming: Renaming = field(default_factory=Renaming)
     fuzzy: bool = False
     gather: GatherRule | None = None
+    stages: int = 1
+    golden_stages: int = 1
     xlsx: bool = False
     html: bool = False
     processes: int = 0
@@ -123,7 +127,13 @@ def compare_dumps(request: Request, progress: Progress | None = None) -> Outcome
         ]
         if request.gather is not None:
             jobs = [
-                replace(job, target_ranks=step.target, golden_ranks=step.golden)
+                replace(
+                    job,
+                    target_ranks=step.target,
+                    golden_ranks=step.golden,
+                    stages=request.stages,
+                    golden_stages=request.golden_stages,
+                )
                 for job, step in zip(jobs, ranks, strict=True)
             ]
         count = 0
@@ -207,11 +217,24 @@ def _rank_only(first: Divergence | None, pairs: Sequence[PairSummary]) -> tuple[
 def _pairs(request: Request) -> tuple[list[FolderPair], list[StepPair]]:
     """Return what is compared with what; with ``gather`` each pair has all ranks of a step."""
     if request.gather is None:
+        if request.stages > 1 or request.golden_stages > 1:
+            raise CompareError("--stages and --golden-stages need --gather, which says what the ranks of a stage share")
         return pair_folders(request.target, request.golden), []
     if request.reference is not None:
         raise CompareError("--gather and --reference exclude each other: limits are measured rank by rank")
     steps = pair_steps(request.target, request.golden)
+    for step in steps:
+        _check_stages("--stages", request.stages, step.target, step.step)
+        _check_stages("--golden-stages", request.golden_stages, step.golden, step.step)
     return [gathered_pair(step) for step in steps], steps
+
+
+def _check_stages(option: str, stages: int, ranks: Sequence[Path], step: str) -> None:
+    if ranks and len(ranks) % stages:
+        raise CompareError(
+            f"{option} {stages}: {len(ranks)} ranks in {step or 'that folder'} are no multiple of it; "
+            "each stage has as many ranks, and all of them must be there"
+        )
 
 
 def _job(request: Request, pair: FolderPair, reference: Path | None, kind: TableKind, stem: Path) -> PairJob:

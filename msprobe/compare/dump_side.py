@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msprobe.compare.gather_index import GatheredIndex
 from msprobe.compare.kinds import module_path
@@ -17,6 +17,9 @@ from msprobe.store.name_map import NameMap, call_stacks, parent_names
 from msprobe.store.part_file import TAIL_DUMP, is_growing
 from msprobe.store.step_files import CONSTRUCT_FILE
 from msprobe.store.tensor_files import TENSOR_FOLDER
+
+if TYPE_CHECKING:
+    from msprobe.compare.gather_stages import StagedIndex
 
 _FRAME = re.compile(r"File (?P<file>.*?), line (?P<line>\d+), in (?P<function>.*?),? ?\n ?(?P<code>.*)\Z", re.DOTALL)
 _LIBRARIES = re.compile(r"[/\\](torch|mindspore|torch_npu|mindtorch|msprobe)[/\\]")
@@ -34,7 +37,7 @@ class DumpSide:
 
     Attributes
     ----------
-    index : MemberIndex or GatheredIndex
+    index : MemberIndex, GatheredIndex or StagedIndex
         The records.
     folder : Path
         Where they are.
@@ -49,16 +52,19 @@ class DumpSide:
         There is no dump file, or it is none.
     """
 
-    def __init__(self, path: str | Path, index: GatheredIndex | None = None) -> None:
-        self.index: MemberIndex | GatheredIndex = MemberIndex(path) if index is None else index
+    def __init__(self, path: str | Path, index: GatheredIndex | StagedIndex | None = None) -> None:
+        self.index: MemberIndex | GatheredIndex | StagedIndex = MemberIndex(path) if index is None else index
         self.folder = self.index.head.path.parent
         self.tensor_folder = _tensor_folder(self.folder, self.index.head.data_dir)
         self.is_ours = (self.folder / COVERAGE_FILE).exists() or _grows(self.index.head.path)
-        self._parents = parent_names(self.folder)
-        self._stacks: NameMap | None = None
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def stages(self) -> Sequence[DumpSide]:
+        """The stages of a pipeline that were put together; without one, this side alone."""
+        return (self,)
 
     @property
     def rank_count(self) -> int:
@@ -73,7 +79,7 @@ class DumpSide:
     @property
     def has_stacks(self) -> bool:
         """Whether any call stack is known."""
-        return bool(len(self._read_stacks()))
+        return bool(len(self._stacks))
 
     @cached_property
     def parents(self) -> Mapping[str, Any]:
@@ -90,7 +96,7 @@ class DumpSide:
 
     def stack(self, name: str) -> tuple[str, ...]:
         """Return the frames of a record, innermost first, or those of the forward call of a backward record."""
-        stacks = self._read_stacks()
+        stacks = self._stacks
         if isinstance(self.index, GatheredIndex):
             name = self.index.written(name)
         found = stacks.get(name)
@@ -98,10 +104,13 @@ class DumpSide:
             found = stacks.get(name.partition("#")[0].replace(".backward", ".forward"))
         return found or ()
 
-    def _read_stacks(self) -> NameMap:
-        if self._stacks is None:
-            self._stacks = call_stacks(self.folder)
-        return self._stacks
+    @cached_property
+    def _parents(self) -> NameMap:
+        return parent_names(self.folder)
+
+    @cached_property
+    def _stacks(self) -> NameMap:
+        return call_stacks(self.folder)
 
     def close(self) -> None:
         """Close the file."""

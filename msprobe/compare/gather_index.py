@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.compare.entries import data_name_of
-from msprobe.compare.gather_layout import LayoutError, RankValue, gather_value
+from msprobe.compare.gather_layout import LayoutError, RankValue, RankValues, mesh_pieces
 from msprobe.compare.rows import GatherRule
 from msprobe.core.names import parse_name
 from msprobe.store.json_bytes import dumps_json
 from msprobe.store.members import DumpHead, MemberIndex
 from msprobe.store.tensor_files import TENSOR_FOLDER
 
-#: Key of a gathered value under which the values of its ranks are.
+#: Key of a gathered tensor under which its `RankValues` are.
 RANKS_KEY = "ranks"
 _WRAPPED = "Module.module."
 _COMMUNICATION = ("Distributed.", "MintDistributed.")
 _RANK = re.compile(r"\d+\Z")
+_OF_A_RANK = frozenset({"device_mesh", "placements"})
 _NUMBERS = ("largest", "Max"), ("smallest", "Min"), ("mean", "Mean"), ("norm", "Norm")
 
 
@@ -38,6 +39,8 @@ class GatheredIndex:
         What tensors without placements are.
     communication
         Keep records of communication.
+    stage
+        Which stage of a pipeline the ranks are, for messages; empty without one.
 
     Attributes
     ----------
@@ -56,11 +59,15 @@ class GatheredIndex:
         whose record is left out: the run without the wrapper has none.
     """
 
-    def __init__(self, files: Sequence[Path], rule: GatherRule, *, communication: bool = False) -> None:
+    def __init__(
+        self, files: Sequence[Path], rule: GatherRule, *, communication: bool = False, stage: str = ""
+    ) -> None:
         self._communication = communication
         self._indices = [MemberIndex(file) for file in files]
         self._folders = [index.head.path.parent for index in self._indices]
+        self._ranks = [_rank_number(folder.name, place) for place, folder in enumerate(self._folders)]
         self._rule = rule
+        self._stage = stage
         self.head: DumpHead = self._indices[0].head
         self.complete = all(index.complete for index in self._indices)
         self.name_hashes = array("q")
@@ -100,6 +107,8 @@ class GatheredIndex:
 
     def raw(self, number: int) -> bytes:
         """Return the bytes of a record, ``"name":{...}``, without the values of single ranks."""
+        if len(self._indices) == 1 and not self.unwrapped:
+            return self._indices[0].raw(self._places[0][number])
         name, record = self.record(number)
         return dumps_json(name) + b":" + dumps_json(_without_ranks(record))
 
@@ -170,28 +179,43 @@ class GatheredIndex:
         first = values[0][1]
         if all(value == first for _, value in values):
             return first
-        return {**first, RANKS_KEY: [{"folder": self._folders[rank].name, "raw": value} for rank, value in values]}
+        return {**first, RANKS_KEY: [value for _, value in values]}
 
     def _tensor(self, values: Sequence[tuple[int, Any]], *, backward: bool) -> dict[str, Any]:
-        ranks = [
-            {"folder": self._folders[rank].name, "raw": self._with_path(rank, value)}
-            for rank, value in values
-            if isinstance(value, Mapping) and "shape" in value
-        ]
-        plain = {key: value for key, value in values[0][1].items() if key not in {"device_mesh", "placements"}}
-        merged = {**plain, RANKS_KEY: ranks, "backward": backward}
-        try:
-            entry = gather_value(rank_values(ranks), self._rule, backward=backward, wanted=None).entry
-        except LayoutError:
-            return merged  # said where the value is compared
+        first = values[0][1]
+        if len(self._indices) == 1 and not self._stage and "placements" not in first:
+            return self._with_path(values[0][0], first)
+        ranks = self._rank_values(values)
+        merged = {key: value for key, value in first.items() if key not in _OF_A_RANK}
+        merged |= {RANKS_KEY: ranks, "backward": backward, "type": "torch.Tensor"}
+        if ranks.same or not ranks.units:  # why ranks do not fit together is said where the value is compared
+            return merged
+        entry = ranks.whole(self._rule, backward=backward, wanted=None).entry
         for checksum in ("md5", "xor", "hash"):
             if entry.checksum is None:
                 merged.pop(checksum, None)
         merged |= {key: getattr(entry, name) for name, key in _NUMBERS if key in merged}
-        return merged | {"shape": list(entry.shape or ()), "type": "torch.Tensor"}
+        merged["shape"] = list(entry.shape or ())
+        return merged
 
-    def _with_path(self, rank: int, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        name = data_name_of(raw)
+    def _rank_values(self, values: Sequence[tuple[int, Any]]) -> RankValues:
+        first = values[0][1]
+        known = tuple(
+            [
+                RankValue(self._ranks[place], self._folders[place].name, self._with_path(place, raw), self._stage)
+                for place, raw in values
+                if raw.__class__ is dict and "shape" in raw
+            ]
+        )
+        if "placements" not in first and all(raw == first for _, raw in values):
+            return RankValues(known, same=True)
+        try:
+            return RankValues(known, units=tuple(mesh_pieces(known)))
+        except LayoutError:
+            return RankValues(known)
+
+    def _with_path(self, rank: int, raw: dict[str, Any]) -> dict[str, Any]:
+        name = data_name_of(raw) if "data_name" in raw else None
         return raw if name is None else {**raw, "data_name": str(self._folders[rank] / TENSOR_FOLDER / name)}
 
 
@@ -212,13 +236,9 @@ def _is_inside_wrapper(name: str) -> bool:
     return parsed is not None and parsed.is_module and parsed.path == "module"
 
 
-def rank_values(ranks: Sequence[Mapping[str, Any]]) -> list[RankValue]:
-    """Return what is under `RANKS_KEY` of a tensor."""
-    values = []
-    for place, item in enumerate(ranks):
-        match = _RANK.search(item["folder"])
-        values.append(RankValue(int(match.group()) if match else place, item["folder"], item["raw"]))
-    return values
+def _rank_number(folder: str, place: int) -> int:
+    match = _RANK.search(folder)
+    return int(match.group()) if match else place
 
 
 def _without_ranks(value: Any) -> Any:

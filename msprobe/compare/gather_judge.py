@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from msprobe.compare.gather_index import RANKS_KEY, rank_values
-from msprobe.compare.gather_layout import LayoutError, Shape, gather_value
+from msprobe.compare.gather_index import RANKS_KEY
+from msprobe.compare.gather_layout import LayoutError, RankValues, Shape
 from msprobe.compare.gather_pieces import ONLY_MEAN, Array, Part, Piece, ReadFile, piece_of
 from msprobe.compare.judge import is_nan, judge_checksums, judge_metrics, judge_mismatch, judge_statistics
 from msprobe.compare.metrics import compare_arrays
@@ -76,7 +76,7 @@ class GatherJudge:
         target: Mapping[str, Any],
         golden: Mapping[str, Any],
         limits: Callable[[Entry, Entry], Limits],
-        noise: float,
+        noise: float = 0.0,
     ) -> Judged:
         """Compare two tensors, given by their JSON with whole paths as ``data_name``.
 
@@ -102,7 +102,7 @@ class GatherJudge:
         arrays = self._elements(ours, theirs)
         decision, metrics, by = _decide(ours.entry, theirs.entry, arrays, limit)
         if ours.apart or theirs.apart:
-            decision = self._replicas(decision, ours, theirs, limit)
+            decision, metrics = self._replicas(decision, metrics, ours, theirs, limit)
         elif decision.verdict in _DIFFER:
             decision = _blamed(decision, ours, theirs.entry, arrays, limit)
         else:
@@ -112,17 +112,17 @@ class GatherJudge:
     def _pieces(self, target: Mapping[str, Any], golden: Mapping[str, Any]) -> tuple[Piece, Piece]:
         """Put both sides together, each so that it fits the other where its layout leaves a choice."""
         theirs = self._piece(golden, None)
-        ours = self._piece(target, theirs.entry.shape)
+        ours = self._piece(target, theirs.entry.shape, certain=len(golden.get(RANKS_KEY, ())) < 2)
         if ours.entry.shape != theirs.entry.shape and RANKS_KEY in golden:
             theirs = self._piece(golden, ours.entry.shape)
             ours = self._piece(target, theirs.entry.shape)
         return ours, theirs
 
-    def _piece(self, raw: Mapping[str, Any], wanted: Shape | None) -> Piece:
+    def _piece(self, raw: Mapping[str, Any], wanted: Shape | None, *, certain: bool = False) -> Piece:
         if RANKS_KEY not in raw:
             return piece_of("", raw)
-        values = rank_values(raw[RANKS_KEY])
-        return gather_value(values, self._rule, backward=bool(raw.get("backward")), wanted=wanted)
+        ranks: RankValues = raw[RANKS_KEY]
+        return ranks.whole(self._rule, backward=bool(raw.get("backward")), wanted=wanted, certain=certain)
 
     def _elements(self, ours: Piece, theirs: Piece) -> tuple[Array, Array] | None:
         if not ours.entry.data_name or not theirs.entry.data_name:
@@ -132,7 +132,7 @@ class GatherJudge:
 
     def _rank_by_rank(self, target: Mapping[str, Any], golden: Mapping[str, Any], limit: _Limit) -> Decision:
         """Compare values that differ among the ranks of both sides: shards of which nothing is recorded."""
-        ours, theirs = ([piece_of(v.folder, v.raw) for v in rank_values(raw[RANKS_KEY])] for raw in (target, golden))
+        ours, theirs = ([piece_of(v.folder, v.raw, v.stage) for v in raw[RANKS_KEY].values] for raw in (target, golden))
         if len(ours) != len(theirs):
             text = "the ranks of both sides have values of their own, and no placements say how they make one"
             return Decision("uncompared", message=text)
@@ -147,28 +147,48 @@ class GatherJudge:
                 worst = found
         return _told(worst, _rank_parts(wrong), "every rank has a value of its own, compared rank by rank")
 
-    def _replicas(self, decision: Decision, ours: Piece, theirs: Piece, limit: _Limit) -> Decision:
+    def _replicas(
+        self, decision: Decision, metrics: Metrics | None, ours: Piece, theirs: Piece, limit: _Limit
+    ) -> tuple[Decision, Metrics | None]:
         """Judge every replica by itself: those that agree with the other side are not named."""
         if not ours.apart:
             names = ", ".join(part.rank for part in theirs.apart)
-            return _told(decision, (), f"in golden, {names} differ from the other replicas")
+            return _told(decision, (), f"in golden, {names} differ from the other replicas"), metrics
+        parts = {part.rank: part for part in (*ours.parts, *ours.twins, *ours.apart)}
+        if any(part.begin is None for part in parts.values()):
+            return _told(decision, _rank_parts(ours.apart), "the replicas part"), metrics
         elements = theirs.elements(self._read_file) if theirs.entry.data_name else None
-        worst, wrong = decision, list(ours.parts) if decision.verdict in _DIFFER else []
-        for part in ours.apart:
-            arrays = self._own_elements(part, elements)
-            found = judge_mismatch(part.entry, theirs.entry, any_dtype=True)
-            found = found or _decide(part.entry, theirs.entry, arrays, limit)[0]
+        wrong: list[Part] = []
+        for part in parts.values():
+            found, own = self._judge_part(part, theirs.entry, elements, limit)
             if found.verdict in _DIFFER:
                 wrong.append(part)
-            if GRAVITY[found.verdict] > GRAVITY[worst.verdict]:
-                worst = found
+                if GRAVITY[found.verdict] > GRAVITY[decision.verdict]:
+                    decision, metrics = found, own
         if not wrong:
-            return _told(worst, (), "the replicas are not bitwise equal, but all within the limit")
-        return _told(worst, _rank_parts(wrong), "the replicas part")
+            return _told(decision, (), "the replicas are not bitwise equal, but all within the limit"), metrics
+        return _told(decision, _rank_parts(wrong), "the replicas part"), metrics
 
-    def _own_elements(self, part: Part, golden: Array | None) -> tuple[Array, Array] | None:
-        own = self._read_file(part.entry.data_name) if golden is not None and part.entry.data_name else None
-        return (own, golden) if own is not None and golden is not None and own.shape == golden.shape else None
+    def _judge_part(
+        self, part: Part, golden: Entry, elements: Array | None, limit: _Limit
+    ) -> tuple[Decision, Metrics | None]:
+        """Judge what one rank has against its place in golden, of which ``elements`` are read if there are files."""
+        own = self._read_file(part.entry.data_name) if elements is not None and part.entry.data_name else None
+        if own is not None and elements is not None:
+            own = own if part.factor == 1.0 else own * part.factor
+            place = elements[part.box()]
+            if own.shape == place.shape:
+                decision, metrics, _ = _decide(part.entry, golden, (own, place), limit)
+                if metrics is not None and metrics.worst is not None:
+                    at = tuple(begin + index for begin, index in zip(part.begin or (), metrics.worst, strict=True))
+                    metrics = replace(metrics, worst=at)
+                return decision, metrics
+        if part.entry.shape == golden.shape:
+            found = judge_mismatch(part.entry, golden, any_dtype=True)
+            return found or _decide(part.entry, golden, None, limit)[0], None
+        if _cannot_be_part(part.entry, golden, limit.limits):
+            return Decision("error", message="its statistics cannot be those of a part of golden's value"), None
+        return Decision("pass"), None
 
 
 def _decide(
@@ -188,7 +208,7 @@ def _blamed(
 ) -> Decision:
     """Name the ranks whose part differs: by the elements, or by what cannot be in a part of golden's value."""
     parts = ours.parts
-    if len(ours.copies) > 1:
+    if len(ours.copies) > 1 and len(parts) == 1:
         return _told(decision, (), f"in the same way on {_names(ours.copies)}")
     if len(parts) == 1:
         return _told(decision, _rank_parts(parts), "")
@@ -196,11 +216,17 @@ def _blamed(
         return _told(decision, _rank_parts(parts), "one of the terms of the sum differs")
     if arrays is not None:
         wrong = [part for part in parts if _box_differs(part, golden, arrays, limit)]
-        return _told(decision, _rank_parts(wrong or parts), "")
-    wrong = [part for part in parts if _cannot_be_part(part.entry, golden, limit.limits)]
+        return _told(decision, _rank_parts(_with_twins(wrong or parts, ours.twins)), "")
+    wrong = [part for part in (*parts, *ours.twins) if _cannot_be_part(part.entry, golden, limit.limits)]
     if wrong:
         return _told(decision, _rank_parts(wrong), "its statistics cannot be those of a part of golden's value")
-    return _told(decision, _rank_parts(parts), "statistics do not tell in which part; record the task tensor")
+    named = _rank_parts((*parts, *ours.twins))
+    return _told(decision, named, "statistics do not tell in which part; record the task tensor")
+
+
+def _with_twins(parts: Sequence[Part], twins: Sequence[Part]) -> list[Part]:
+    """Add the replicas of some parts: they are where these are, and have the same value."""
+    return [*parts, *(twin for twin in twins if any(twin.box() == part.box() for part in parts))]
 
 
 def _box_differs(part: Part, golden: Entry, arrays: tuple[Array, Array], limit: _Limit) -> bool:
@@ -258,7 +284,7 @@ def _how(ours: Piece, theirs: Piece) -> str:
 
 
 def judge_scalar_of_ranks(target: Any, golden: Any, ranks: int) -> Decision | None:
-    """Return a pass for sizes that count the rank's own part: times the ranks they are golden's; None for others."""
+    """Return a pass for sizes that count the rank's own part: times some of the ranks they are golden's; else None."""
     if isinstance(target, list) and isinstance(golden, list) and len(target) == len(golden):
         fine = all(_is_share(a, b, ranks) for a, b in zip(target, golden, strict=True))
     else:
@@ -267,4 +293,6 @@ def judge_scalar_of_ranks(target: Any, golden: Any, ranks: int) -> Decision | No
 
 
 def _is_share(a: Any, b: Any, ranks: int) -> bool:
-    return type(a) is int and type(b) is int and b in {a, a * ranks}
+    if type(a) is not int or type(b) is not int:
+        return False
+    return a == b or (a != 0 and b % a == 0 and b // a > 0 and ranks % (b // a) == 0)

@@ -26,14 +26,51 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RankValue:
-    """The JSON of a tensor as one rank recorded it; ``data_name`` is a whole path."""
+    """The JSON of a tensor as one rank recorded it; ``data_name`` is a whole path.
+
+    ``stage`` says which stage of a pipeline the rank is; empty without one.
+    """
 
     rank: int
     folder: str
     raw: Mapping[str, Any]
+    stage: str = ""
 
 
-def gather_value(values: Sequence[RankValue], rule: GatherRule, *, backward: bool, wanted: Shape | None) -> Piece:
+@dataclass(frozen=True, slots=True)
+class RankValues:
+    """What ranks recorded at one place, in their order.
+
+    Attributes
+    ----------
+    values
+        One of each rank that has it.
+    same
+        Whether they are plain tensors with equal entries, of which the first one stands for all.
+    units
+        What `mesh_pieces` makes of them, to be made once only; empty if they are ``same`` or do not fit together.
+    """
+
+    values: tuple[RankValue, ...]
+    same: bool = False
+    units: tuple[Piece, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def whole(self, rule: GatherRule, *, backward: bool, wanted: Shape | None, certain: bool = False) -> Piece:
+        """Put them together as `gather_value` does."""
+        if self.same:
+            piece = piece_of(self.values[0].folder, self.values[0].raw, self.values[0].stage)
+            if wanted is None or wanted == piece.entry.shape:
+                return Piece(piece.entry, piece.elements, piece.parts, copies=tuple(v.folder for v in self.values))
+        units = self.units or mesh_pieces(self.values)
+        return _gather_units(units, rule, backward=backward, wanted=wanted, certain=certain)
+
+
+def gather_value(
+    values: Sequence[RankValue], rule: GatherRule, *, backward: bool, wanted: Shape | None, certain: bool = False
+) -> Piece:
     """Put together what ranks recorded at one place.
 
     Parameters
@@ -47,14 +84,24 @@ def gather_value(values: Sequence[RankValue], rule: GatherRule, *, backward: boo
         part, so that the gradients of the whole batch's mean are smaller by the number of ranks.
     wanted
         Shape on the other side of the comparison; it decides where the rule leaves a choice. None if unknown.
+    certain
+        Whether that shape is one process's, and not put together by the same rule. Then ranks that make it together,
+        some of them twice, are taken for replicas even where they differ.
 
     Raises
     ------
     LayoutError
         Shards are missing or do not fit together.
     """
-    units = mesh_pieces(values)
-    return units[0] if len(units) == 1 else _gather_plain(units, rule, backward=backward, wanted=wanted)
+    return _gather_units(mesh_pieces(values), rule, backward=backward, wanted=wanted, certain=certain)
+
+
+def _gather_units(
+    units: Sequence[Piece], rule: GatherRule, *, backward: bool, wanted: Shape | None, certain: bool
+) -> Piece:
+    if len(units) == 1:
+        return units[0]
+    return _gather_plain(units, rule, backward=backward, wanted=wanted, certain=certain)
 
 
 def mesh_pieces(values: Sequence[RankValue]) -> list[Piece]:
@@ -96,9 +143,9 @@ def _by_mesh(values: Sequence[RankValue]) -> list[list[RankValue]]:
 def _gather_mesh(group: Sequence[RankValue]) -> Piece:
     mesh, placements = group[0].raw.get("device_mesh"), group[0].raw.get("placements")
     if mesh is None or not placements:
-        return piece_of(group[0].folder, group[0].raw)
+        return piece_of(group[0].folder, group[0].raw, group[0].stage)
     ranks = np.array(mesh)
-    known = {value.rank: piece_of(value.folder, value.raw) for value in group}
+    known = {value.rank: piece_of(value.folder, value.raw, value.stage) for value in group}
     missing = sorted(set(ranks.reshape(-1).tolist()) - known.keys())
     if missing:
         raise LayoutError(f"no value of {', '.join(f'rank{rank}' for rank in missing)}, which has a part of it")
@@ -154,7 +201,9 @@ def _check_join(line: Sequence[Piece], dim: int) -> None:
         raise LayoutError(f"shards of shapes {', '.join(str(list(shape)) for shape in shapes)} along dimension {dim}")
 
 
-def _gather_plain(units: Sequence[Piece], rule: GatherRule, *, backward: bool, wanted: Shape | None) -> Piece:
+def _gather_plain(
+    units: Sequence[Piece], rule: GatherRule, *, backward: bool, wanted: Shape | None, certain: bool
+) -> Piece:
     """Put together values without placements: replicas, parts of the batch, or shards that only shapes tell of."""
     entries = [unit.entry for unit in units]
     shape = entries[0].shape or ()
@@ -166,11 +215,63 @@ def _gather_plain(units: Sequence[Piece], rule: GatherRule, *, backward: bool, w
         is_batch = rule == "batch" and dim == 0
         whole = joined(units, dim, "part of the batch" if is_batch else f"shard along dim {dim}")
         return scaled(whole, 1 / len(units)) if is_batch and backward else whole
+    grid = _grid_of(units, rule, wanted)
+    if grid is not None:
+        whole = grid.whole(units)
+        if certain or not whole.apart:
+            return scaled(whole, 1 / grid.rows) if grid.rows > 1 and backward else whole
     alike = all(entry.shape == shape for entry in entries)
     is_number = not shape and entries[0].dtype.startswith(("float", "bfloat"))
     if rule == "batch" and not agree and alike and (backward or is_number):  # gradients of parameters; a loss
         return reduced(units, "mean")
     return replicas(units)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Plain tensors under data parallelism over tensor parallelism: parts of the batch, each of consecutive ranks.
+
+    Attributes
+    ----------
+    rows, columns
+        How many parts of the batch, and shards along ``dim``; 1 for none.
+    copies
+        Ranks with the same part: those of one row if there are rows, else the same place of every row.
+    """
+
+    rows: int
+    columns: int
+    copies: int
+    dim: int = 0
+
+    def whole(self, units: Sequence[Piece]) -> Piece:
+        """Put the values together, in the order of the ranks."""
+        if self.rows == 1:
+            ranks = range(0, len(units), self.columns)
+            return self._row([replicas([units[first + n] for first in ranks]) for n in range(self.columns)])
+        wide = self.columns * self.copies
+        lines = [units[first : first + wide] for first in range(0, len(units), wide)]
+        parts = [self._row(line) if self.columns > 1 else replicas(line) for line in lines]
+        return joined(parts, 0, "part of the batch")
+
+    def _row(self, line: Sequence[Piece]) -> Piece:
+        return joined(line, self.dim, f"shard along dim {self.dim}")
+
+
+def _grid_of(units: Sequence[Piece], rule: GatherRule, wanted: Shape | None) -> _Grid | None:
+    """Return the layout in which the pieces make the wanted shape, some of them more than once; None without one."""
+    shape = units[0].entry.shape or ()
+    if wanted is None or len(wanted) != len(shape) or 0 in shape or any(u.entry.shape != shape for u in units):
+        return None
+    counts = {dim: whole // part for dim, (whole, part) in enumerate(zip(wanted, shape, strict=True)) if whole != part}
+    if not counts or any(part * counts.get(dim, 1) != wanted[dim] for dim, part in enumerate(shape)):
+        return None
+    rows = counts.pop(0, 1) if rule == "batch" else 1
+    dim, columns = next(iter(counts.items()), (0, 1))
+    if len(counts) > 1 or not rows or not columns or len(units) % (rows * columns):
+        return None
+    copies = len(units) // (rows * columns)
+    return None if copies > 1 and rows > 1 and columns > 1 else _Grid(rows, columns, copies, dim)
 
 
 def _joint(units: Sequence[Piece], wanted: Shape | None) -> int | None:

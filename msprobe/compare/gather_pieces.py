@@ -55,12 +55,15 @@ class Part:
         How it is placed: ``Shard(dim=0) 1 of 2``, ``replica``, ``part of the batch``; empty for all of it.
     begin
         Index of its first element in the whole; None if it is one term of a sum.
+    factor
+        What its elements are multiplied by in the whole.
     """
 
     rank: str
     entry: Entry
     shard: str = ""
     begin: tuple[int, ...] | None = ()
+    factor: float = 1.0
 
     def box(self) -> tuple[slice, ...]:
         """Return the place of the part in the whole."""
@@ -84,6 +87,8 @@ class Piece:
         Ranks that should have the same value and do not, each with its value. Empty if all agree.
     copies
         Ranks that have the whole, if it is the same on several.
+    twins
+        Parts of the replicas that are not among ``parts``, and agree with those that are.
     """
 
     entry: Entry
@@ -91,10 +96,11 @@ class Piece:
     parts: tuple[Part, ...]
     apart: tuple[Part, ...] = ()
     copies: tuple[str, ...] = ()
+    twins: tuple[Part, ...] = ()
 
 
-def piece_of(rank: str, raw: Mapping[str, Any]) -> Piece:
-    """Return the value of one rank, from its JSON with ``data_name`` as a whole path."""
+def piece_of(rank: str, raw: Mapping[str, Any], stage: str = "") -> Piece:
+    """Return the value of one rank, from its JSON with ``data_name`` as a whole path; ``stage`` is said of its part."""
     entry = entry_of(raw)
     begin = (0,) * len(entry.shape or ())
 
@@ -103,7 +109,7 @@ def piece_of(rank: str, raw: Mapping[str, Any]) -> Piece:
             return np.empty(entry.shape or ())  # empty shards have no file
         return read_file(entry.data_name) if entry.data_name else None
 
-    return Piece(entry, read, (Part(rank, entry, begin=begin),), copies=(rank,))
+    return Piece(entry, read, (Part(rank, entry, stage, begin),), copies=(rank,))
 
 
 def same_value(a: Entry, b: Entry) -> bool:
@@ -130,17 +136,21 @@ def joined(pieces: Sequence[Piece], dim: int, what: str) -> Piece:
     entries = [piece.entry for piece in pieces]
     shape = list(max((entry.shape or () for entry in entries), key=math.prod))
     shape[dim] = sum((entry.shape or ())[dim] for entry in entries)
-    parts, begin = [], 0
+    parts: list[Part] = []
+    apart: list[Part] = []
+    twins: list[Part] = []
+    begin = 0
     for number, piece in enumerate(pieces, start=1):
         label = f"{what} {number} of {len(pieces)}"
-        parts += [_moved(part, dim, begin, label) for part in piece.parts]
+        for found, own in ((parts, piece.parts), (apart, piece.apart), (twins, piece.twins)):
+            found += [_moved(part, dim, begin, label) for part in own]
         begin += (piece.entry.shape or ())[dim]
 
     def read(read_file: ReadFile) -> Array | None:
         arrays = _read_all(pieces, read_file)
         return None if arrays is None else np.concatenate(arrays, axis=dim)
 
-    return Piece(_joined_entry(entries, tuple(shape)), read, tuple(parts), _all_apart(pieces))
+    return Piece(_joined_entry(entries, tuple(shape)), read, tuple(parts), tuple(apart), twins=tuple(twins))
 
 
 def replicas(pieces: Sequence[Piece]) -> Piece:
@@ -154,12 +164,13 @@ def replicas(pieces: Sequence[Piece]) -> Piece:
         else:
             group.append(piece)
     if len(groups) == 1:
-        return replace(first, apart=_all_apart(pieces), copies=sum((piece.copies for piece in pieces), ()))
+        copies, twins = sum((piece.copies for piece in pieces), ()), _twins(pieces)
+        return replace(first, apart=_all_apart(pieces), copies=copies, twins=twins)
     most = max(groups, key=len)
     if len(groups) == len(pieces):
         most = []  # nobody agrees with anybody: any of them may be wrong
     apart = tuple(replace(part, shard=part.shard or "replica") for p in pieces if p not in most for part in p.parts)
-    return replace(most[0] if most else first, apart=_all_apart(pieces) + apart)
+    return replace(most[0] if most else first, apart=_all_apart(pieces) + apart, twins=_twins(most))
 
 
 def reduced(pieces: Sequence[Piece], how: Reduction) -> Piece:
@@ -203,8 +214,12 @@ def scaled(piece: Piece, factor: float) -> Piece:
         array = inner(read_file)
         return None if array is None else _wide(array) * factor
 
-    parts = tuple(replace(part, entry=_scaled_entry(part.entry, factor)) for part in piece.parts)
-    return replace(piece, entry=_scaled_entry(piece.entry, factor), elements=read, parts=parts)
+    parts, apart, twins = (
+        tuple(replace(p, entry=_scaled_entry(p.entry, factor), factor=p.factor * factor) for p in own)
+        for own in (piece.parts, piece.apart, piece.twins)
+    )
+    entry = _scaled_entry(piece.entry, factor)
+    return replace(piece, entry=entry, elements=read, parts=parts, apart=apart, twins=twins)
 
 
 def _scaled_entry(entry: Entry, factor: float) -> Entry:
@@ -271,6 +286,12 @@ def _moved(part: Part, dim: int, offset: int, label: str) -> Part:
     begin = list(part.begin)
     begin[dim] += offset
     return replace(part, begin=tuple(begin), shard=shard)
+
+
+def _twins(pieces: Sequence[Piece]) -> tuple[Part, ...]:
+    """Return the parts of replicas that agree, without those of the first one."""
+    own = tuple(part for piece in pieces for part in piece.twins)
+    return own + tuple(part for piece in pieces[1:] for part in piece.parts)
 
 
 def _all_apart(pieces: Sequence[Piece]) -> tuple[Part, ...]:

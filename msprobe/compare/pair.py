@@ -13,8 +13,8 @@ from pathlib import Path
 from msprobe.compare.align import Alignment, Options, align
 from msprobe.compare.columns import TableKind, table_lines
 from msprobe.compare.dump_side import DumpSide
-from msprobe.compare.gather_index import GatheredIndex
 from msprobe.compare.gather_sides import gather_notes, with_shard
+from msprobe.compare.gather_stages import SideLayout, gathered_sides
 from msprobe.compare.kinds import kind_of
 from msprobe.compare.locate import Locator, is_nonfinite_source
 from msprobe.compare.records import RecordComparer, Tolerance
@@ -38,6 +38,8 @@ class PairJob:
         Dump files; None if that side lacks this step or rank.
     target_ranks, golden_ranks
         Dump files of all ranks, to be put together; empty if ``target`` and ``golden`` are compared as they are.
+    stages, golden_stages
+        How many stages of a pipeline the ranks of either side are, each of as many consecutive ranks.
     reference
         Dump of the run that limits are measured from; None without one.
     table
@@ -60,6 +62,8 @@ class PairJob:
     tolerance: Tolerance
     target_ranks: tuple[Path, ...] = ()
     golden_ranks: tuple[Path, ...] = ()
+    stages: int = 1
+    golden_stages: int = 1
 
 
 @dataclass(slots=True)
@@ -190,6 +194,10 @@ class _Sides:
         if any(alignment.tagged):
             ours, theirs = alignment.tagged
             yield f"records with a tag (#recompute, #2) were left out: {ours} here, {theirs} in golden"
+        if any(alignment.partial_sums):
+            ours, theirs = alignment.partial_sums
+            what = "gradients that the other side has only as sums over micro-batches"
+            yield f"{what} were left out: {ours} here, {theirs} in golden"
         if alignment.replaced:
             count = len(alignment.replaced)
             yield f"{count} records are of another operation than golden's, and are judged by what both share"
@@ -201,7 +209,12 @@ class _Sides:
 def _open(job: PairJob, stack: ExitStack) -> _Sides:
     assert job.target is not None  # noqa: S101 - asked before
     assert job.golden is not None  # noqa: S101
-    target, golden = _side(job, job.target, job.target_ranks), _side(job, job.golden, job.golden_ranks)
+    rule = job.tolerance.gather
+    if rule is None:
+        target, golden = DumpSide(job.target), DumpSide(job.golden)
+    else:
+        layouts = SideLayout(job.target_ranks, job.stages), SideLayout(job.golden_ranks, job.golden_stages)
+        target, golden = gathered_sides(*layouts, rule)
     stack.callback(target.close)
     stack.callback(golden.close)
     reference = None
@@ -211,11 +224,6 @@ def _open(job: PairJob, stack: ExitStack) -> _Sides:
         reference = other, _numbers(align(golden, other, job.options))
     alignment = align(target, golden, job.options)
     return _Sides(target, golden, alignment, RecordComparer(target, golden, job.tolerance, reference))
-
-
-def _side(job: PairJob, file: Path, ranks: tuple[Path, ...]) -> DumpSide:
-    rule = job.tolerance.gather
-    return DumpSide(file) if rule is None else DumpSide(file, GatheredIndex(ranks, rule))
 
 
 def read_rows(file: Path) -> Iterator[RecordRow]:

@@ -211,13 +211,13 @@ class RecordComparer:
             assert leaf is not None  # noqa: S101 - pairs have one side at least
             decision = _NOT_RECORDED if isinstance(leaf.raw, Mapping) and "shape" in leaf.raw else _NOT_GIVEN
             return _one_sided(leaf, _OTHER_OPERATION if leaf.section == skipped else decision, golden=target is None)
-        ours = entry_of(target.raw)
-        theirs = ours if target.raw == golden.raw else entry_of(golden.raw)
-        if target.section == skipped:
-            return LeafRow(target.name, golden.name, ours, theirs, _OTHER_OPERATION)
-        if self._gathered is not None and is_gathered(target.raw, golden.raw):
+        if self._gathered is not None and target.section != skipped and is_gathered(target.raw, golden.raw):
             ours, theirs, decision, metrics = self._decide_gathered(self._gathered, target, golden, limits, beside)
         else:
+            ours = entry_of(target.raw)
+            theirs = ours if target.raw == golden.raw else entry_of(golden.raw)
+            if target.section == skipped:
+                return LeafRow(target.name, golden.name, ours, theirs, _OTHER_OPERATION)
             decision, metrics = self._decide(ours, theirs, golden, limits, beside)
         if decision.verdict in {"warning", "error"} and not decision.parts:
             decision = self._placed(decision, target.raw)
@@ -271,8 +271,10 @@ class RecordComparer:
         if not (_is_tensor(target.raw) and _is_tensor(golden.raw)):
             ours, theirs = entry_of(target.raw), entry_of(golden.raw)
             return ours, theirs, *self._decide(ours, theirs, golden, limits, beside)
-        noise = _noise(golden, beside) if self._tolerance.mode == "default" else 0.0
-        judged = judge.judge(target.raw, golden.raw, lambda a, b: limits.of(golden, a, b, None), noise)
+        judged = judge.judge(target.raw, golden.raw, lambda a, b: limits.of(golden, a, b, None))
+        if judged.decision.verdict != "pass" and self._tolerance.mode == "default":
+            noise = _noise(golden, beside)
+            judged = judge.judge(target.raw, golden.raw, lambda a, b: limits.of(golden, a, b, None), noise)
         self.findings.count(judged.by)
         return judged.target, judged.golden, judged.decision, judged.metrics
 

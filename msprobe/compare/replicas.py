@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.compare.entries import OUTPUT, PARAMETERS, Leaf, leaves_of
-from msprobe.compare.gather_index import RANKS_KEY, GatheredIndex, rank_values
+from msprobe.compare.gather_index import RANKS_KEY, GatheredIndex
 from msprobe.compare.gather_layout import LayoutError, RankValue, gather_value, mesh_pieces
 from msprobe.compare.gather_pieces import Part, Piece
 from msprobe.compare.pairing import find_dumps, rank_files
@@ -159,7 +159,7 @@ def _is_of_all(record: Any, ranks: int) -> bool:
 
 def _pieces(record: str, leaf: Leaf) -> list[Piece]:
     """Return what the ranks' values make, if some of them are replicas; an empty list if none are for certain."""
-    values = rank_values(leaf.raw[RANKS_KEY])
+    values = leaf.raw[RANKS_KEY].values
     if record.startswith("Distributed."):
         collective = record.startswith(_SAME_AFTERWARDS) and leaf.section == OUTPUT
         return [gather_value(values, "replicated", backward=False, wanted=None)] if collective else []

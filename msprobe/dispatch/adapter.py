@@ -27,6 +27,7 @@ from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
 from msprobe.dispatch.optimizer_steps import OptimizerSteps
 from msprobe.dispatch.parameter_gradients import ParameterGradients
+from msprobe.dispatch.pipeline_trials import PipelineTrials
 from msprobe.dispatch.root_modules import RootModules
 from msprobe.dispatch.sharded_modules import class_name
 from msprobe.dispatch.status_register import npu_in_use
@@ -80,6 +81,8 @@ class PytorchAdapter:
         self._single: ModuleHooks | None = None
         self._collectives = _collectives_of(config, self.capture, self._mode)
         self._parameters = ParameterGradients(self.capture)
+        self._trials = PipelineTrials(self._before_trial)
+        self._attached: Sequence[torch.nn.Module] = ()
         self._optimizer_steps = OptimizerSteps(self._optimizer_begins, self.capture.end_phase)
         self.saver: VariableSaver | None = None
         if config.level == "debug":
@@ -178,6 +181,7 @@ class PytorchAdapter:
     def attach(self, models: Sequence[torch.nn.Module]) -> None:
         """Install the hooks and the mode of the level."""
         self.capture.new_threads()
+        self._attached = models
         if self.saver is not None:
             return  # nothing is recorded but what save() is given
         if self._records_modules:
@@ -201,10 +205,13 @@ class PytorchAdapter:
             self._mode.enter_thread()
         if self._collectives is not None:
             self._collectives.attach()
+        self._trials.watch()
 
     def detach(self) -> None:
         """Remove every hook and the mode."""
         self.capture.running = False
+        self._attached = ()
+        self._trials.ignore()
         if self._collectives is not None:
             self._collectives.detach()
         if self._compiled is not None:
@@ -220,6 +227,15 @@ class PytorchAdapter:
         self.capture.count_open_modules()
         self.capture.threads.modules.clear()
         self.capture.end_phase()
+
+    def _before_trial(self) -> Callable[[], None]:
+        """A pipeline tries a stage out: take everything away until the function that is returned is called."""
+        if not self.capture.running:
+            return lambda: None
+        models = self._attached
+        self.capture.coverage.not_recorded["trial run of a pipeline stage, for the shapes it sends"] += 1
+        self.detach()
+        return lambda: self.attach(models)
 
     def before_forward(self, model: torch.nn.Module, action: Callable[[], None]) -> Callable[[], None]:
         """Run ``action`` before each forward call of ``model``; returns what ends that."""

@@ -25,7 +25,8 @@ _WRAPPERS = (
 )
 _COMPUTING = "torch.distributed.tensor.experimental"  # context parallel attention replaces the model's own
 
-_BETWEEN = frozenset({"torch._ops", "torch.autograd.function"})  # frames between a call and who makes it
+#: Modules of frames that stand between a call and who makes it.
+_BETWEEN = frozenset({"torch._ops", "torch.autograd.function", "torch.nn.parameter"})
 
 
 def class_name(module: torch.nn.Module) -> str:

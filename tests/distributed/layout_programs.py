@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: Four ranks have 2, 2, 2 and no rows of a weight of six.
 WIDTH, WORDS, LENGTH, BATCH = 6, 10, 3, 4
-DATA_PARALLEL = ("ddp", "fsdp2")
+#: Over how many ranks each part of the batch is, under layouts that have parts of it.
+DATA_PARALLEL = {"ddp": 1, "fsdp2": 1, "replicated_shards": 1, "two_dimensions": 2}
 #: What goes wrong on the last rank: a parameter (a shard of it), or what a module gives.
 FAULTS = ("weight", "output")
 
@@ -38,11 +39,30 @@ def tensor_parallel(model: Network) -> nn.Module:
     return model
 
 
+def replicated_shards(model: Network) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def two_dimensions(model: Network) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    for block in model.blocks:
+        parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    return model
+
+
 LAYOUTS: dict[str, Callable[[Network], nn.Module]] = {
     "single": lambda model: model,
     "ddp": DistributedDataParallel,
     "fsdp2": fsdp2,
     "tensor_parallel": tensor_parallel,
+    "replicated_shards": replicated_shards,
+    "two_dimensions": two_dimensions,
 }
 
 
@@ -57,7 +77,8 @@ def step(rank: int, folder: Path, layout: str, config: dict[str, Any], fault: st
         spoil(inside.blocks[1], str(fault))
     tokens = torch.randint(WORDS, (BATCH, LENGTH), generator=torch.Generator().manual_seed(1))
     if layout in DATA_PARALLEL:
-        tokens = tokens.chunk(world)[rank]
+        ranks = DATA_PARALLEL[layout]
+        tokens = tokens.chunk(world // ranks)[rank // ranks]
     debugger = make_debugger(folder, **config)
     debugger.start(model)
     F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()

@@ -44,6 +44,9 @@ def gathered(target: Path, golden: Path, out: Path, rule: GatherRule | None) -> 
         ("fsdp2", 2, "statistics", "batch"),
         ("tensor_parallel", 2, "tensor", "replicated"),
         ("tensor_parallel", 2, "statistics", "replicated"),
+        ("replicated_shards", 4, "tensor", "batch"),
+        ("two_dimensions", 4, "tensor", "batch"),
+        ("two_dimensions", 4, "statistics", "batch"),
     ],
 )
 def test_a_healthy_parallel_run_agrees_with_the_single_process(
@@ -102,6 +105,24 @@ def test_a_fault_is_named_with_rank_and_shard(
         assert part.rank in first.explanation
         assert part.shard in first.explanation
         assert first.module == ("blocks.1.up" if fault == "weight" else "blocks.1.norm")
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "shard"),
+    [
+        ("replicated_shards", "weight", "Shard(dim=0) 2 of 2"),
+        ("two_dimensions", "weight", "Shard(dim=0) 2 of 2, StridedShard(dim=0) 2 of 2"),
+        ("two_dimensions", "output", "part of the batch 2 of 2, replica"),
+    ],
+)
+def test_on_a_mesh_of_two_dimensions_the_one_shard_that_is_wrong_is_named(
+    recorded: Recorded, tmp_path: Path, layout: str, fault: str, shard: str
+) -> None:
+    faulty = recorded(layout, 4, "tensor", fault)
+    first = gathered(faulty, recorded("single", 1), tmp_path / "out", "batch").first_divergence
+    assert first is not None
+    assert first.decision.parts == (RankPart("rank3", shard),)
+    assert "differs" in first.explanation
 
 
 def test_rank_by_rank_a_fault_in_a_shard_is_named_with_rank_and_shard(recorded: Recorded, tmp_path: Path) -> None:
