@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent / "dispatch"))  # modules that several test files share
 sys.path.append(str(Path(__file__).parent / "compare"))
+
+with contextlib.suppress(ImportError):  # the NPU lane does without
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")  # how fast the machine is says nothing about the code
 
 
 @pytest.fixture
