@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import time
@@ -17,8 +18,8 @@ from pathlib import Path
 
 FOLDER_MODE = 0o750
 FILE_MODE = 0o640
-_ATTEMPTS = 20
-_PAUSE = 1e-4  # seconds, more with each attempt: 19 ms in all
+_PATIENCE = 0.5  # seconds to get a folder that others remove at the same time
+_PAUSE = 1e-4  # seconds, more with each attempt
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -40,16 +41,18 @@ class StepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for attempt in range(_ATTEMPTS):
+        begun = time.monotonic()
+        for attempt in itertools.count():
             try:
                 self._fd = _make_with_parent(path)
             except (FileNotFoundError, FileExistsError):
                 # Another rank has just removed the empty step folder (a discarded step): before something was made in
                 # it, or between mkdir's answer that it is there and a second look. Waiting gets out of step with it.
+                if time.monotonic() - begun > _PATIENCE:
+                    raise
                 time.sleep(attempt * _PAUSE)
                 continue
             return
-        self._fd = _make_with_parent(path)
 
     def subfolder(self, name: str) -> StepFolder:
         """Create and hold a folder inside this one."""
