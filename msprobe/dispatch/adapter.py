@@ -75,7 +75,7 @@ class PytorchAdapter:
         self._modules = earlier._modules if earlier is not None else ModuleHooks(self.capture, self._mode)
         self._modules.serve(self.capture, self._mode)
         self._compiled: CompiledCapture | None = None
-        if config.level in ("L0", "L1", "mix"):
+        if config.level in ("L0", "L1", "mix") or isinstance(self.capture, KernelCapture):
             previous = earlier._compiled if earlier is not None else None
             self._compiled = CompiledCapture(self.capture, self._modules, self._mode, config, previous)
         self._single: ModuleHooks | None = None

@@ -7,7 +7,8 @@ tool computes is never seen by it, and what a custom operator calls inside belon
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -208,12 +209,16 @@ class EnclosingMode(ApiMode):
     ----------
     capture : KernelCapture
     table : ApiTable
+
+    Attributes
+    ----------
+    compiled : CompiledRegions
     """
 
     def __init__(self, capture: KernelCapture, table: ApiTable) -> None:
         super().__init__(capture, table, Risk.LOW)
-        self._compiled = CompiledRegions(capture)
-        self._aten = AtenMode(capture, self._compiled)
+        self.compiled = CompiledRegions(capture)
+        self._aten = AtenMode(capture, self.compiled)
         capture.look_away = LookAway(self._aten.watches, self._aten.leave_thread, self._aten.enter_thread, self._unseen)
 
     def _unseen(self, node: str) -> None:
@@ -223,11 +228,24 @@ class EnclosingMode(ApiMode):
         """Put both modes on this thread's stacks."""
         super().enter_thread()
         self._aten.enter_thread()
-        self._compiled.attach()
+        if not self.compiled.probed:
+            self.compiled.attach()
 
     def leave_thread(self) -> None:
         """Take both modes off this thread's stacks."""
         if not self._capture.running:
-            self._compiled.detach()  # that one is not the thread's
+            self.compiled.detach()  # that one is not the thread's
         self._aten.leave_thread()
         super().leave_thread()
+
+    @contextmanager
+    def kernels_unseen(self) -> Iterator[None]:
+        """Keep the dispatch mode off this thread: compiled kernels have probes."""
+        watched = self._aten in _get_current_dispatch_mode_stack()
+        if watched:
+            self._aten.leave_thread()
+        try:
+            yield
+        finally:
+            if watched and self._capture.running:
+                self._aten.enter_thread()

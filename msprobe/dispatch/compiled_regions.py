@@ -1,4 +1,4 @@
-"""Notice that a compiled function runs: level L2 sees only the operators that compiled code still calls."""
+"""Notice that compiled code runs without probes: of it, level L2 sees only the operators that it still calls."""
 
 from __future__ import annotations
 
@@ -25,15 +25,26 @@ class CompiledRegions:
     Parameters
     ----------
     capture : Capture
+
+    Attributes
+    ----------
+    probed : bool
+        Whether compiled graphs are given probes: one that gets none tells so itself.
     """
 
     def __init__(self, capture: Capture) -> None:
+        self.probed = False
         self._capture = capture
         self._original: Any = None
         self._warned = False
 
     def seen(self) -> None:
         """A compiled function runs, or is about to be compiled."""
+        if not self.probed:
+            self.runs_unprobed()
+
+    def runs_unprobed(self) -> None:
+        """Compiled code without probes runs."""
         if not self._capture.running:
             return
         self._capture.coverage.not_recorded[_REASON] += 1

@@ -7,7 +7,7 @@ which is running.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -101,6 +101,11 @@ class OpenKernel(NamedTuple):
     node: StackNode | None
     epoch: int
 
+    @property
+    def name(self) -> str:
+        """Name of its record."""
+        return self.call.backward() if self.backward else self.call.forward
+
 
 class _Threads(ThreadState):
     """Per thread: the API calls that are running, the nodes they make, and the step in which they were last asked."""
@@ -141,20 +146,9 @@ class KernelCapture(Capture):
         self, base: str, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType | None, module: Any = None
     ) -> Any:
         """An API or module call begins."""
-        call = self.recomputation.name(base, self.counters.take, module=module is not None)
-        if call.tag:
-            self.coverage.recomputed += 1
-        node = self.stack_node(frame) if self.keeps_stacks else None
-        inner = self._module()
-        call.parent = inner.call if inner is not None else call.parent or self._phase(frame)
-        if call.parent is None and node is not None and node.in_clip_grad:
-            call.parent = "clip_grad"
-        _, expansion = self.selection.enter(call, inner.expansion if inner is not None else NOTHING)
-        if module is not None:
-            opened = OpenCall(call, call.parent)
-            opened.expansion, opened.module, opened.node, opened.epoch = expansion, module, node, self.epoch
-            return opened
-        api = EnclosingApi(call, expansion, node)
+        api = self.enclose(base, self.stack_node, frame, module)
+        if isinstance(api, OpenCall):
+            return api
         threads = self.threads
         if threads.known_in != self.epoch:
             threads.known_in = self.epoch
@@ -163,6 +157,29 @@ class KernelCapture(Capture):
         threads.owners.begin(api, _sequence())
         threads.apis.append(api)
         return api
+
+    def enclose(
+        self,
+        base: str,
+        stack_of: Callable[[FrameType | None], StackNode | None],
+        frame: FrameType | None,
+        module: Any = None,
+    ) -> EnclosingApi | OpenCall:
+        """Name an API or module call that begins, as :meth:`place` does; kernels are recorded under it."""
+        call = self.recomputation.name(base, self.counters.take, module=module is not None)
+        if call.tag:
+            self.coverage.recomputed += 1
+        node = stack_of(frame) if self.keeps_stacks else None
+        inner = self._module()
+        call.parent = inner.call if inner is not None else call.parent or self._phase(frame)
+        if call.parent is None and node is not None and node.in_clip_grad:
+            call.parent = "clip_grad"
+        _, expansion = self.selection.enter(call, inner.expansion if inner is not None else NOTHING)
+        if module is None:
+            return EnclosingApi(call, expansion, node)
+        opened = OpenCall(call, call.parent)
+        opened.expansion, opened.module, opened.node, opened.epoch = expansion, module, node, self.epoch
+        return opened
 
     def end(self, opened: Any, output: Any, written: Any = None) -> None:
         """The call returned; it is no parent any more, except of its backward kernels."""
@@ -264,6 +281,9 @@ class KernelCapture(Capture):
     def _wanted(self, kernel: Kernel, call: CallName, api: EnclosingApi | None, name: str, *, backward: bool) -> bool:
         inner = self._module() if api is None and not backward else None
         enclosing = api.expansion if api is not None else inner.expansion if inner is not None else NOTHING
+        return self._chosen(kernel, call, enclosing, name, backward=backward)
+
+    def _chosen(self, kernel: Kernel, call: CallName, enclosing: Choice, name: str, *, backward: bool) -> bool:
         choice, _ = self.selection.enter(call, enclosing)
         passes = self.data_mode.backward if backward else self.data_mode.forward
         if not (passes and (choice.backward if backward else choice.forward)):
@@ -292,14 +312,17 @@ class KernelCapture(Capture):
         if opened.epoch != self.epoch or self.writer is None:
             self.coverage.not_recorded["call was open when its step ended"] += 1
             return
-        name = opened.call.backward() if opened.backward else opened.call.forward
+        results: Sequence[Any] = as_sequence(output)
+        if not kernel.returns:
+            results = [_argument(key, args, kwargs) for key in kernel.written]
+        self.read_results(opened, results)
+        self._keep(opened, opened.name)
+
+    def read_results(self, opened: OpenKernel, results: Sequence[Any]) -> None:
+        """Record what a kernel has returned."""
         if self.data_mode.output:
-            results: Sequence[Any] = as_sequence(output)
-            if not kernel.returns:
-                results = [_argument(key, args, kwargs) for key in kernel.written]
-            prefix = name if self.wants_tensors(name) else None
+            prefix = opened.name if self.wants_tensors(opened.name) else None
             opened.record["output"] = self.encoder.encode_sequence(results, prefix and f"{prefix}.output")
-        self._keep(opened, name)
 
     def abort_kernel(self, opened: OpenKernel, error: BaseException) -> None:
         """The kernel raised: keep its inputs under a tagged name, and give its index to the next one."""
@@ -342,6 +365,46 @@ class KernelCapture(Capture):
         if parent is not None and parent not in self._placed:
             self._placed.add(parent)
             self._place(parent, outer, backward=backward)
+
+    # -- kernels of a compiled graph
+
+    def place_kernel(
+        self, kernel: Kernel, parent: EnclosingApi | OpenCall | None, *, backward: bool
+    ) -> OpenKernel | None:
+        """Name a kernel of a compiled graph that is about to run, and decide about it; nothing is measured.
+
+        Parameters
+        ----------
+        kernel : Kernel
+        parent : EnclosingApi or OpenCall or None
+            The API or module call that it was compiled from.
+        backward : bool
+            Whether a backward pass runs it.
+
+        Returns
+        -------
+        OpenKernel or None
+            None when the kernel is not recorded.
+        """
+        call = CallName(kernel.base, self.counters.take(kernel.base))
+        name = call.backward() if backward else call.forward
+        expansion = parent.expansion if parent is not None else NOTHING
+        if not self._chosen(kernel, call, expansion, name, backward=backward):
+            return None
+        api = parent if isinstance(parent, EnclosingApi) else None
+        node = parent.node if parent is not None and not backward else None
+        if api is None and parent is not None and not backward:
+            call.parent = parent.call
+        return OpenKernel(call, api, backward, {}, node, self.epoch)
+
+    def read_arguments(self, opened: OpenKernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Record what a kernel of a compiled graph was given."""
+        if self.data_mode.input:
+            opened.record.update(self._kernel_inputs(opened.name, args, kwargs, backward=opened.backward))
+
+    def keep_kernel(self, opened: OpenKernel) -> None:
+        """Add the record of a kernel of a compiled graph."""
+        self._keep(opened, opened.name)
 
     # -- steps
 

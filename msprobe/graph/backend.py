@@ -29,6 +29,7 @@ from msprobe.graph.exact import exact_settings
 from msprobe.graph.graph_log import GraphLog
 from msprobe.graph.graph_plan import REGISTRY, GraphPlan
 from msprobe.graph.instrument import add_run_input, copy_of, erase_marks, mark_unseen, marks_of
+from msprobe.graph.kernel_registry import KERNELS
 from msprobe.graph.self_check import SelfCheck
 from msprobe.graph.tracing import Tracing
 
@@ -53,6 +54,8 @@ class ProbedBackends:
     tracing : Tracing
     mode : ApiMode or None
         Kept off the stack while a compiled graph runs: what the graph calls are no calls of the user.
+    kind : type
+        What compiles with probes: for the calls or for the kernels of a graph.
     exact, self_check : bool
         As in the configuration.
 
@@ -62,8 +65,11 @@ class ProbedBackends:
         What was compiled.
     """
 
-    def __init__(self, tracing: Tracing, mode: ApiMode | None, *, exact: bool, self_check: bool) -> None:
+    def __init__(
+        self, tracing: Tracing, mode: ApiMode | None, kind: type[ProbedBackend], *, exact: bool, self_check: bool
+    ) -> None:
         self.tracing = tracing
+        self.kind = kind
         self.mode = mode
         self.exact = exact
         self.self_check = self_check
@@ -71,10 +77,10 @@ class ProbedBackends:
         self._backends: list[tuple[Any, ProbedBackend]] = []
         self._callbacks: dict[int, tuple[Any, ProbedCallback]] = {}
 
-    def compiles_alike(self, mode: ApiMode | None, *, exact: bool, self_check: bool) -> bool:
+    def compiles_alike(self, mode: ApiMode | None, kind: type[ProbedBackend], *, exact: bool, self_check: bool) -> bool:
         """Whether graphs for ``mode`` and these settings are the same as these."""
         lowest = (mode and mode.lowest), (self.mode and self.mode.lowest)
-        return lowest[0] == lowest[1] and (exact, self_check) == (self.exact, self.self_check)
+        return lowest[0] == lowest[1] and (kind, exact, self_check) == (self.kind, self.exact, self.self_check)
 
     def serve(self, mode: ApiMode | None) -> None:
         """Work for the mode of another configuration, which sees the same calls."""
@@ -99,7 +105,7 @@ class ProbedBackends:
         for original, probed in self._backends:
             if original is backend or original == backend:  # wrappers of one compiler compare equal
                 return probed
-        probed = ProbedBackend(backend, self)
+        probed = self.kind(backend, self)
         self._backends.append((backend, probed))
         return probed
 
@@ -153,6 +159,11 @@ class _Roots(threading.local):
 _ROOTS = _Roots()
 
 
+def compiled_root() -> CodeType:
+    """The function that is being compiled in this thread."""
+    return _ROOTS.codes[-1]
+
+
 class ProbedBackend:
     """Compiles a graph with the user's backend after it has got probes.
 
@@ -180,7 +191,7 @@ class ProbedBackend:
             return self.backend(module, inputs, **options)  # type: ignore[no-any-return]
         probed = copy_of(module)
         erase_marks(module)
-        owner, code = self._owner, _ROOTS.codes[-1]
+        owner, code = self._owner, compiled_root()
         depth = transforms()
         try:
             seen = owner.tracing.last_graph()
@@ -195,19 +206,26 @@ class ProbedBackend:
         except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next call raises it
             leave_transforms(depth)
             pass_on_interruption(error)
-            try:
-                compiled = self.backend(module, inputs, **options)
-            except Exception as own:
-                owner.log.backend_failed(code, own)
-                raise
-            owner.log.without_probes(code, f"{type(error).__name__}: {error}")
-            recorder = REGISTRY.recorder()
-            if recorder is not None:
-                recorder.capture.failed(f"compiled graph of {code.co_name} runs without probes", error)
-            return compiled  # type: ignore[no-any-return]
+            return self._without_probes(module, inputs, options, error)
         if check is not None:
             owner.log.checks[plan.number] = check
         return ProbedGraph(compiled, plan, owner, check)
+
+    def _without_probes(
+        self, module: torch.fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any], error: Exception
+    ) -> Compiled:
+        """Compile as if there were no debugger, because of ``error``."""
+        log, code = self._owner.log, compiled_root()
+        try:
+            compiled: Compiled = self.backend(module, inputs, **options)
+        except Exception as own:
+            log.backend_failed(code, own)
+            raise
+        log.without_probes(code, f"{type(error).__name__}: {error}")
+        recorder = REGISTRY.recorder() or KERNELS.recorder()
+        if recorder is not None:
+            recorder.capture.failed(f"compiled graph of {code.co_name} runs without probes", error)
+        return compiled
 
     def _may_round(self, module: torch.fx.GraphModule) -> bool:
         """Whether a probe can make the compiler round a value that it would have kept in a wider type."""
@@ -277,7 +295,7 @@ class ProbedGraph:
 
 def _enter(recorder: GraphRecorder, plan: GraphPlan) -> int:
     try:
-        return recorder.enter(plan, _frame_of(plan.root))
+        return recorder.enter(plan, frame_of(plan.root))
     except Exception as error:  # noqa: BLE001 - hook boundary
         recorder.capture.failed(f"calls of compiled graph {plan.number}", error)
         return -1
@@ -290,7 +308,7 @@ def _leave(recorder: GraphRecorder, number: int) -> None:
         recorder.capture.failed("records of a compiled graph", error)
 
 
-def _frame_of(root: CodeType) -> FrameType | None:
+def frame_of(root: CodeType) -> FrameType | None:
     """The frame that runs the compiled code of ``root``: another code object of the same name and file."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 import torch
 
 from msprobe.core.interruptions import pass_on_interruption
+from msprobe.dispatch.operands import local_variable
 from msprobe.graph.graph_plan import Site
 from msprobe.graph.variables import realized
 
@@ -111,3 +112,24 @@ def _places(code: CodeType) -> dict[tuple[str, Place], int]:
 
 def _span(positions: Any) -> Place:
     return tuple(getattr(positions, name, None) for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"))
+
+
+class _Locals(Mapping[str, Any]):
+    """Local variables of the frame that runs a graph, read one by one without leaving a trace on it."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: str) -> Any:
+        return local_variable(self._frame, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._frame.f_code.co_varnames)
+
+    def __len__(self) -> int:
+        return len(self._frame.f_code.co_varnames)
+
+
+def frame_scope(frame: FrameType | None) -> dict[str, Any]:
+    """What Dynamo's expressions are written in: local variables and globals of the frame that runs a graph."""
+    return {} if frame is None else {"L": _Locals(frame), "G": frame.f_globals}

@@ -108,10 +108,14 @@ class TemplateBuilder:
         self.numbers.append(proxy)
         return NumberSlot(len(self.numbers) - 1)
 
+    def example(self, node: torch.fx.Node) -> Any:
+        """What a node computes, without values."""
+        return node.meta.get("example_value")
+
     def node(self, value: Any) -> Template:  # noqa: PLR0911 - one kind of value per line
         """Template of an argument of an FX node."""
         if isinstance(value, torch.fx.Node):
-            example = value.meta.get("example_value")
+            example = self.example(value)
             if isinstance(example, torch.Tensor):
                 return self.tensor(value, requires_grad=example.requires_grad)
             if isinstance(example, torch.SymInt):

@@ -6,6 +6,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from msprobe.dispatch.aten_mode import EnclosingMode
+from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.graph.dynamo_hooks import CallbackEntry, compiler_loaded, eager_stance, frames_compiled, missing_names
 from msprobe.graph.exact import ExactCompiler
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from msprobe.dispatch.api_mode import ApiMode
     from msprobe.dispatch.capture import Capture
     from msprobe.dispatch.modules import ModuleHooks
-    from msprobe.graph.backend import ProbedBackends
+    from msprobe.graph.backend import ProbedBackend, ProbedBackends
+    from msprobe.graph.kernel_recorder import KernelRecorder
     from msprobe.graph.recorder import GraphRecorder
 
 _LOG = logging.getLogger("msprobe")
@@ -48,7 +51,7 @@ class CompiledCapture:
         self._unloaded = False
         self._entry: CallbackEntry | None = None
         self._stance: contextlib.AbstractContextManager[None] | None = None
-        self._recorder: GraphRecorder | None = None
+        self._recorder: GraphRecorder | KernelRecorder | None = None
         self._backends: ProbedBackends | None = earlier._backends if earlier is not None else None
         self._settings = {"exact": config.exact, "self_check": config.self_check}
         self._compiler: ExactCompiler = earlier._compiler if earlier is not None else ExactCompiler()
@@ -59,7 +62,7 @@ class CompiledCapture:
         self._unloaded = not compiler_loaded()
         if self._unloaded:
             return  # nothing is compiled yet, and loading the compiler takes seconds
-        missing = missing_names()
+        missing = missing_names(kernels=isinstance(self._mode, EnclosingMode))
         if missing:
             self._do_without(", ".join(missing))
             return
@@ -69,9 +72,11 @@ class CompiledCapture:
         swap = self._backends.swap if self._capture.watcher is None else self._pass_over
         self._entry = CallbackEntry(swap, self._backends.log.stance)
         self._entry.attach()
+        self._sees_kernels(self._capture.watcher is None)
 
     def detach(self) -> None:
         """Use the user's own graphs again."""
+        self._sees_kernels(False)
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
@@ -87,6 +92,7 @@ class CompiledCapture:
     def _do_without(self, missing: str) -> None:
         """Have compiled functions run eagerly while they are recorded, by what torch offers to everybody."""
         self._stance = eager_stance()
+        self._sees_kernels(self._stance is not None)
         if self._stance is not None:
             text = f"compiled functions ran eagerly while they were recorded: this torch has no {missing}"
         else:
@@ -95,6 +101,11 @@ class CompiledCapture:
         if not self._told:
             self._told = True
             _LOG.warning("msprobe: torch.compile: %s", text)
+
+    def _sees_kernels(self, sees: bool) -> None:
+        """At level L2: whether kernels of compiled functions are recorded, unless the graph says otherwise."""
+        if isinstance(self._mode, EnclosingMode):
+            self._mode.compiled.probed = sees
 
     def _pass_over(self, callback: Any) -> Any:
         self._capture.coverage.notes["torch.compile"] = (
@@ -124,16 +135,35 @@ class CompiledCapture:
             self._recorder.forget_step()
 
     def _prepare(self) -> None:
-        # Imported here: these need the compiler, which takes seconds to load.
-        from msprobe.graph.backend import ProbedBackends  # noqa: PLC0415
-        from msprobe.graph.graph_plan import REGISTRY  # noqa: PLC0415
-        from msprobe.graph.recorder import GraphRecorder  # noqa: PLC0415
+        # Imported here: these need the compiler, which takes seconds to load, and names that this torch may lack.
+        from msprobe.graph.backend import ProbedBackend, ProbedBackends  # noqa: PLC0415
         from msprobe.graph.tracing import Tracing  # noqa: PLC0415
 
-        if self._recorder is None:
-            self._recorder = GraphRecorder(self._capture, self._modules)
-        REGISTRY.serve(self._recorder)
-        if self._backends is None or not self._backends.compiles_alike(self._mode, **self._settings):
-            self._backends = ProbedBackends(Tracing(self._mode), self._mode, **self._settings)
+        kind: type[ProbedBackend] = ProbedBackend
+        if isinstance(self._mode, EnclosingMode):
+            kind = self._record_kernels(self._mode)
+        else:
+            self._record_calls()
+        if self._backends is None or not self._backends.compiles_alike(self._mode, kind, **self._settings):
+            self._backends = ProbedBackends(Tracing(self._mode), self._mode, kind, **self._settings)
         else:
             self._backends.serve(self._mode)
+
+    def _record_calls(self) -> None:
+        from msprobe.graph.graph_plan import REGISTRY  # noqa: PLC0415
+        from msprobe.graph.recorder import GraphRecorder  # noqa: PLC0415
+
+        if not isinstance(self._recorder, GraphRecorder):
+            self._recorder = GraphRecorder(self._capture, self._modules)
+        REGISTRY.serve(self._recorder)
+
+    def _record_kernels(self, mode: EnclosingMode) -> type[ProbedBackend]:
+        from msprobe.graph.kernel_backend import KernelBackend  # noqa: PLC0415
+        from msprobe.graph.kernel_recorder import KernelRecorder  # noqa: PLC0415
+        from msprobe.graph.kernel_registry import KERNELS  # noqa: PLC0415
+
+        if not isinstance(self._recorder, KernelRecorder):
+            assert isinstance(self._capture, KernelCapture)  # noqa: S101 - of that mode
+            self._recorder = KernelRecorder(self._capture, self._modules, mode)
+        KERNELS.serve(self._recorder)
+        return KernelBackend

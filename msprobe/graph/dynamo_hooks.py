@@ -56,10 +56,23 @@ PRIVATE_NAMES = (
 )
 
 
-def missing_names() -> list[str]:
-    """What this torch lacks, empty if it can be used; imports the compiler."""
+KERNEL_NAMES = (
+    PrivateName("torch._dynamo.backends.common", "aot_module_simplified", "see the graphs of operators"),
+    PrivateName(
+        "torch._functorch._aot_autograd.schemas",
+        "SerializableAOTDispatchCompiler",
+        "know Inductor",
+    ),
+    PrivateName("torch._inductor.custom_graph_pass", "CustomGraphPass", "see Inductor's graph"),
+    PrivateName("torch._inductor.custom_graph_pass", "get_custom_graph_passes", "keep the user's own pass"),
+)
+"""Needed at level L2 only."""
+
+
+def missing_names(*, kernels: bool = False) -> list[str]:
+    """What this torch lacks, empty if it can be used, at level L2 if ``kernels``; imports the compiler."""
     missing = []
-    for name in PRIVATE_NAMES:
+    for name in (*PRIVATE_NAMES, *KERNEL_NAMES) if kernels else PRIVATE_NAMES:
         try:
             found: Any = importlib.import_module(name.module)
             for part in name.path.split("."):
@@ -195,46 +208,75 @@ def leave_transforms(depth: int) -> None:
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
-class _Inlining(threading.local):
-    """Who looks at what this thread's Dynamo inlines, innermost last."""
-
-    installing = threading.Lock()
-    threads_inside = 0
-    stored: tuple[Any, ...] = ()  # in a tuple: a class method that is looked up in a class binds itself
+class _Handlers(threading.local):
+    """Who looks at the calls of one function in this thread, innermost last."""
 
     def __init__(self) -> None:
-        self.handlers: list[Callable[..., Any]] = []
+        self.stack: list[Callable[..., Any]] = []
 
 
-_INLINING = _Inlining()
+class _Watched:
+    """A function of torch that is replaced while some thread wants to handle its calls.
 
-
-@contextlib.contextmanager
-def inlining(handler: Callable[..., Any]) -> Iterator[None]:
-    """Have ``handler(original, translator, function, args, kwargs, ...)`` called for each function Dynamo inlines.
-
-    Only in this thread: others may compile at the same time, with another handler or without one.
+    Parameters
+    ----------
+    module, owner, name : str
+        Where it is: ``module.owner.name``; no owner for a function of the module itself.
     """
-    owner = importlib.import_module("torch._dynamo.symbolic_convert").InliningInstructionTranslator
-    with _Inlining.installing:
-        if not _Inlining.threads_inside:
-            _Inlining.stored = (owner.__dict__["inline_call"],)
-            owner.inline_call = staticmethod(_handed_over(owner.inline_call))
-        _Inlining.threads_inside += 1
-    _INLINING.handlers.append(handler)
-    try:
-        yield
-    finally:
-        _INLINING.handlers.pop()
-        with _Inlining.installing:
-            _Inlining.threads_inside -= 1
-            if not _Inlining.threads_inside:
-                owner.inline_call = _Inlining.stored[0]
+
+    def __init__(self, module: str, owner: str, name: str) -> None:
+        self._module, self._owner, self._name = module, owner, name
+        self._installing = threading.Lock()
+        self._threads_inside = 0
+        self._stored: tuple[Any, ...] = ()  # in a tuple: a method that is looked up in a class binds itself
+        self._handlers = _Handlers()
+
+    @contextlib.contextmanager
+    def handled_by(self, handler: Callable[..., Any]) -> Iterator[None]:
+        """Have ``handler(original, ...)`` called instead in this thread: others may compile at the same time."""
+        owner: Any = importlib.import_module(self._module)
+        owner = getattr(owner, self._owner) if self._owner else owner
+        with self._installing:
+            if not self._threads_inside:
+                self._stored = (vars(owner)[self._name],)
+                replacement = self._handed_over(getattr(owner, self._name))
+                setattr(owner, self._name, staticmethod(replacement) if self._owner else replacement)
+            self._threads_inside += 1
+        self._handlers.stack.append(handler)
+        try:
+            yield
+        finally:
+            self._handlers.stack.pop()
+            with self._installing:
+                self._threads_inside -= 1
+                if not self._threads_inside:
+                    setattr(owner, self._name, self._stored[0])
+
+    def _handed_over(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            handlers = self._handlers.stack
+            return handlers[-1](original, *args, **more) if handlers else original(*args, **more)
+
+        return call
 
 
-def _handed_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    def inline_call(*args: Any, **more: Any) -> Any:
-        handlers = _INLINING.handlers
-        return handlers[-1](original, *args, **more) if handlers else original(*args, **more)
+_INLINING = _Watched("torch._dynamo.symbolic_convert", "InliningInstructionTranslator", "inline_call")
+_LOWERING = _Watched("torch._dynamo.backends.common", "", "aot_module_simplified")
 
-    return inline_call
+
+def inlining(handler: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Have ``handler(original, translator, function, args, kwargs, ...)`` called for each function Dynamo inlines."""
+    return _INLINING.handled_by(handler)
+
+
+def aot_compilers(
+    compiler: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+) -> contextlib.AbstractContextManager[None]:
+    """Have ``compiler(name, original)`` used for each compiler that a backend hands to AOTAutograd in this thread."""
+
+    def lower(original: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        names = ("fw_compiler", "bw_compiler", "inference_compiler")
+        wrapped = {name: compiler(name, more[name]) for name in names if more.get(name) is not None}
+        return original(*args, **{**more, **wrapped})
+
+    return _LOWERING.handled_by(lower)

@@ -10,6 +10,7 @@ from typing import Any
 
 from msprobe.graph.dynamo_hooks import BreakReason
 from msprobe.graph.graph_plan import REGISTRY, GraphPlan
+from msprobe.graph.kernel_registry import KERNELS
 
 _MOST = 200  # of one kind; a program with more is told how many are left out
 # What is compiled then, if anything, are the functions that the frame calls.
@@ -121,7 +122,7 @@ class GraphLog:
             "at": place_of(plan.root),
             "runs": runs,
             "calls": len(calls),
-            "probes": sum(probes[number] for number in calls),
+            "probes": sum(probes[number] for number in calls) + KERNELS.probes_of(plan),
         }
         check = self.checks.get(plan.number)
         return {**entry, "self_check": str(check)} if check is not None else entry

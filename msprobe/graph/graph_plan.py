@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from msprobe.graph.call_template import Template
+from msprobe.graph.sharded_values import Layouts
 
 if TYPE_CHECKING:
     from msprobe.graph.recorder import GraphRecorder
@@ -118,12 +119,15 @@ class Event:
     reading : Reading
     inputs, outputs : tuple of bool
         Of a backward pass: which results and which arguments have a gradient.
+    layouts : tuple
+        What the distributed tensors among the values are; see :mod:`msprobe.graph.sharded_values`.
     """
 
     call: int
     reading: Reading
     inputs: tuple[bool, ...] = ()
     outputs: tuple[bool, ...] = ()
+    layouts: Layouts = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from msprobe.dispatch.api_mode import ApiMode
 from msprobe.dispatch.api_table import Api
 from msprobe.graph.call_template import TemplateBuilder
+from msprobe.graph.graph_bodies import bodies_of, body_name, nodes_in_order, recompile_all
 from msprobe.graph.graph_plan import REGISTRY, GraphPlan, Site, TracedCall, TracedResult
 from msprobe.graph.mutation import writes_by_name
 from msprobe.graph.traced_call import begin_call, end_call
@@ -29,7 +30,7 @@ _DYNAMO_ATTRIBUTES = ("_param_name_to_source", "_source_to_user_stacks")
 
 def marks_of(module: GraphModule) -> list[Node]:
     """Nodes that mark the beginnings and ends of calls, in order."""
-    return [node for node in module.graph.nodes if node.target is begin_call or node.target is end_call]
+    return [node for node in nodes_in_order(module) if node.target is begin_call or node.target is end_call]
 
 
 def copy_of(module: GraphModule) -> GraphModule:
@@ -47,14 +48,18 @@ def copy_of(module: GraphModule) -> GraphModule:
     for old, new in copies.items():
         if hasattr(old, "_dynamo_source"):
             new._dynamo_source = old._dynamo_source
+    for node in graph.nodes:
+        body = body_name(copied, node)
+        if body is not None:
+            setattr(copied, body, copy_of(getattr(copied, body)))
     return copied
 
 
 def erase_marks(module: GraphModule) -> None:
     """Take the marks out of a graph."""
     for node in reversed(marks_of(module)):
-        module.graph.erase_node(node)
-    module.recompile()
+        node.graph.erase_node(node)
+    recompile_all(module)
 
 
 def mark_unseen(module: GraphModule, mode: ApiMode, seen: TracedGraph) -> None:
@@ -64,7 +69,7 @@ def mark_unseen(module: GraphModule, mode: ApiMode, seen: TracedGraph) -> None:
     module of torch calls. Where in the user's program they are written is not known.
     """
     inside = batched = 0
-    for node in list(module.graph.nodes):
+    for node in nodes_in_order(module):
         if getattr(node.target, "__name__", "") in _BATCHING:
             batched += _BATCHING[node.target.__name__]
         elif batched:
@@ -75,7 +80,7 @@ def mark_unseen(module: GraphModule, mode: ApiMode, seen: TracedGraph) -> None:
         elif not inside and PASSED_OVER not in node.meta and isinstance(node.meta.get("example_value"), torch.Tensor):
             api = _api_of(node, mode)
             if api is not None and api.risk >= mode.lowest:
-                _mark(module.graph, node, api)
+                _mark(node.graph, node, api)
             elif api is not None:
                 seen.low_risk += 1
 
@@ -89,7 +94,10 @@ def _api_of(node: Node, mode: ApiMode) -> Api | None:
         function = node.target
     else:
         return None
-    if function is None or getattr(function, "__module__", "") in ("_operator", "builtins"):
+    written_in = str(getattr(function, "__module__", ""))
+    if function is None or written_in in ("_operator", "builtins"):
+        return None
+    if written_in.startswith("torch.distributed."):  # what Dynamo makes of `DTensor.from_local` and the like
         return None
     name = getattr(function, "__name__", "")
     if name.startswith("_") and not name.startswith("__"):  # what Dynamo makes of `x.data`: nothing of the user's
@@ -144,34 +152,55 @@ def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType, *, rou
         The graph's calls in order, registered under its number.
     """
     marks = marks_of(module)
-    graph = module.graph
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    first = next(iter(graph.nodes))
-    with graph.inserting_after(inputs[-1]) if inputs else graph.inserting_before(first):
-        run = graph.placeholder(_RUN)
-    for node in graph.nodes:
+    for node in nodes_in_order(module):
         owner = node.meta.get(CALL)
         if owner in REGISTRY.results:
             REGISTRY.results[owner] = replace(REGISTRY.results[owner], node=node.name)
-    run._dynamo_source = ConstantSource(source_name=_RUN)
-    run.meta["example_value"] = torch.zeros((), dtype=torch.int64)
+    runs: dict[torch.fx.Graph, Node] = {}
+    _add_placeholder(module, runs)
     begun = {mark.args[0] for mark in marks if mark.target is begin_call}
     ended = {mark.args[0] for mark in marks if mark.target is end_call}
-    events = []
     for mark in marks:
         number: Any = mark.args[0]
+        run = runs[mark.graph]
         if mark.target is begin_call:
             if number not in ended and REGISTRY.calls[number].module is None:
                 continue  # the call raised, and the traced program went on
             mark.args = (number, run, *mark.args[1:])
         elif number in begun:
             mark.args = (*mark.args[:2], run, *mark.args[2:])
-        events.append((number, mark.target is begin_call))
     for mark in marks:
-        if mark.args[1] is not run and mark.target is begin_call:
-            graph.erase_node(mark)
-    graph.lint()
-    module.recompile()
+        if mark.args[1] is not runs[mark.graph] and mark.target is begin_call:
+            mark.graph.erase_node(mark)
+    recompile_all(module)
+    return register_calls(module, seen, root, rounds=rounds)
+
+
+def register_calls(module: GraphModule, seen: TracedGraph, root: CodeType, *, rounds: bool) -> GraphPlan:
+    """Register the calls of a graph with marks; parameters as of :func:`add_run_input`."""
+    marks = marks_of(module)
+    ended = {mark.args[0] for mark in marks if mark.target is end_call}
+    events: list[tuple[int, bool]] = []
+    for mark in marks:
+        number: Any = mark.args[0]
+        begins = mark.target is begin_call
+        if not begins or number in ended or REGISTRY.calls[number].module is not None:  # else the call has raised
+            events.append((number, begins))
     plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out), rounds)
     REGISTRY.graphs.append(plan)
     return plan
+
+
+def _add_placeholder(module: GraphModule, runs: dict[torch.fx.Graph, Node]) -> Node:
+    """Add the input that holds the number of the run, to a graph and to the bodies in it."""
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    first = next(iter(graph.nodes))
+    with graph.inserting_after(inputs[-1]) if inputs else graph.inserting_before(first):
+        run = runs[graph] = graph.placeholder(_RUN)
+    run._dynamo_source = ConstantSource(source_name=_RUN)
+    run.meta["example_value"] = torch.zeros((), dtype=torch.int64)
+    for node, body in bodies_of(module):
+        _add_placeholder(body, runs)
+        node.args = (*node.args, run)
+    return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ from msprobe.core.backward_span import Span
 from msprobe.core.call_stack import StackNode
 from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD
-from msprobe.dispatch.operands import local_variable
 from msprobe.dispatch.spans import needs_gradients
+from msprobe.graph.call_sites import frame_scope
 from msprobe.graph.call_template import fill
 from msprobe.graph.graph_plan import REGISTRY, Event, GraphPlan, Reading, Site, TracedCall
+from msprobe.graph.sharded_values import put_together
 
 if TYPE_CHECKING:
     from msprobe.dispatch.capture import Capture
@@ -47,22 +48,6 @@ class GraphRun:
         self.waiting: list[tuple[int, Span, str, dict[str, Any]]] = []  # of the backward pass `task`
         self.expected = 0
         self.task = -1
-
-
-class _Locals(Mapping[str, Any]):
-    """Local variables of the frame that runs a graph, read one by one without leaving a trace on it."""
-
-    def __init__(self, frame: FrameType) -> None:
-        self._frame = frame
-
-    def __getitem__(self, name: str) -> Any:
-        return local_variable(self._frame, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._frame.f_code.co_varnames)
-
-    def __len__(self) -> int:
-        return len(self._frame.f_code.co_varnames)
 
 
 class GraphRecorder:
@@ -145,7 +130,7 @@ class GraphRecorder:
         modules = capture.threads.modules
         outer = frame.f_back if frame is not None else None
         around = capture.stack_node(outer) if capture.keeps_stacks else None
-        scope = {"L": _Locals(frame), "G": frame.f_globals} if frame is not None else {}
+        scope = frame_scope(frame)
         for number, begins in run.plan.events:
             call = REGISTRY.calls[number]
             module = call.module.resolve(scope) if call.module is not None else None
@@ -193,9 +178,10 @@ class GraphRecorder:
                 if found is None:
                     self.capture.coverage.not_recorded["gradients of a call of an earlier step"] += 1
                 elif what.reading is Reading.GRADIENTS:
-                    self._gradients(found, what, tensors)
+                    self._gradients(found, what, put_together(tensors, what.layouts))
                 else:
-                    self._values(found, what, [tensor.detach() for tensor in tensors], numbers)
+                    parts = [tensor.detach() for tensor in tensors]
+                    self._values(found, what, put_together(parts, what.layouts), numbers)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 self.capture.failed(f"{what.reading.value} of {REGISTRY.calls[what.call].base or 'a module'}", error)
 

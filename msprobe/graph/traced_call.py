@@ -7,14 +7,18 @@ backend that runs the graph as it is (``backend="eager"``) gets the same hooks a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from msprobe.core.backward_span import Slot
+from msprobe.dispatch.api_mode import ApiMode, hidden
 from msprobe.dispatch.gradient_edges import InputEdges, SpanPlan, plan_span, written_since
+from msprobe.graph.graph_bodies import recomputing
 from msprobe.graph.graph_plan import REGISTRY, Event, Reading
 from msprobe.graph.probe_ops import probe
+from msprobe.graph.sharded_values import take_apart
 
 _sequence = torch._C._autograd._get_sequence_nr
 _task_id = torch._C._current_graph_task_id
@@ -33,9 +37,11 @@ class CallInFlight:
         self.edges = InputEdges(tensors) if torch.is_grad_enabled() else None
 
 
-def begin_call(number: int, run: torch.Tensor, *leaves: Any) -> CallInFlight:
+def begin_call(number: int, run: torch.Tensor, *leaves: Any) -> CallInFlight | hidden | None:
     """Mark the beginning of call ``number``; ``leaves`` are the tensors of its arguments, then its numbers."""
     call = REGISTRY.calls[number]
+    if recomputing():
+        return _hide_repeated_call()
     with torch._C.DisableTorchFunction():
         flight = CallInFlight(list(leaves[: call.tensors]), list(leaves[call.tensors :]), run)
         result = REGISTRY.results.get(number)
@@ -45,9 +51,14 @@ def begin_call(number: int, run: torch.Tensor, *leaves: Any) -> CallInFlight:
     return flight
 
 
-def end_call(number: int, flight: CallInFlight | None, run: torch.Tensor, count: int, *leaves: Any) -> None:
+def end_call(number: int, flight: CallInFlight | hidden | None, run: torch.Tensor, count: int, *leaves: Any) -> None:
     """Mark the end of call ``number``; ``leaves`` are the ``count`` tensors of its results, then its numbers."""
     call = REGISTRY.calls[number]
+    if recomputing():
+        if isinstance(flight, hidden):
+            flight.__exit__()
+        return
+    assert not isinstance(flight, hidden)  # noqa: S101 - begun in the first run
     result = REGISTRY.results[number]
     tensors, numbers = list(leaves[:count]), list(leaves[count:])
     with torch._C.DisableTorchFunction():
@@ -69,7 +80,20 @@ for _mark in (begin_call, end_call):
 
 
 def _emit(tensors: list[torch.Tensor], numbers: list[Any], run: torch.Tensor, event: Event) -> None:
-    probe(tensors, numbers, run, REGISTRY.event(event))
+    parts, layouts = take_apart(tensors)
+    if layouts:
+        event = replace(event, layouts=layouts)
+    probe(parts, numbers, run, REGISTRY.event(event))
+
+
+def _hide_repeated_call() -> hidden | None:
+    """Keep a call that checkpointing repeats from the function mode, which a graph that runs as it is has around it."""
+    for mode in torch.overrides._get_current_function_mode_stack():
+        if isinstance(mode, ApiMode):
+            hiding = hidden(mode)
+            hiding.__enter__()
+            return hiding
+    return None
 
 
 class TracedSpan:

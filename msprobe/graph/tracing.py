@@ -24,6 +24,7 @@ from msprobe.dispatch.call_site import Caller
 from msprobe.dispatch.modules import MODULE_HOOKS
 from msprobe.graph.call_sites import python_value, site_of, user_frame
 from msprobe.graph.dynamo_hooks import inside_vmap
+from msprobe.graph.graph_bodies import is_checkpoint, only_checkpoints_around
 from msprobe.graph.graph_plan import REGISTRY, ModuleRef, TracedCall, TracedResult
 from msprobe.graph.mutation import may_write
 from msprobe.graph.traced_call import begin_call, end_call
@@ -113,6 +114,9 @@ class Tracing:
 
     def _api_call(self, translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         graph = self.graph_of(translator.output)
+        if is_checkpoint(getattr(realized(function), "value", None)):
+            inside = _InlinedFunction(function, lambda *given: realized(function)._call_function(translator, *given))
+            return self._look_inside(translator, inside, args, kwargs)
         api = None
         try:
             api = self._name(translator, function, args, graph)
@@ -192,9 +196,11 @@ class Tracing:
     ) -> tuple[int, Any] | None:
         """Put the mark of a beginning into the graph; None if this call cannot have one."""
         output = translator.output
-        if output.current_tracer.parent is not None:
+        if not only_checkpoints_around(output.current_tracer):
             graph.left_out["call inside a higher-order operator of a compiled graph"] += 1
             return None
+        if output.current_tracer.parent is not None:
+            graph.left_out["calls that a checkpoint of a compiled graph may compute again"] += 1
         if inside_vmap():
             graph.left_out["call inside torch.vmap of a compiled graph"] += 1
             return None
