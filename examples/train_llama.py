@@ -87,6 +87,11 @@ def measure_slow_down(debugger: PrecisionDebugger, rounds: int = 4) -> tuple[flo
     return statistics.median(without), statistics.median(with_tool)
 
 
+def counted(counts: dict[str, int]) -> str:
+    """Counts by reason, as text."""
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+
+
 def show_records(console: Console, dump: Dump) -> None:
     """A few records as a table."""
     table = Table(title="A few records (first output)", title_justify="left")
@@ -163,10 +168,11 @@ def main() -> None:
     coverage = dump.coverage or {}
     console.print("\n[bold]What was recorded in step 0?[/bold]")
     console.print(
-        f"  {coverage['records']} records, {coverage['bytes'] / 1e6:.2f} MB, measured by {coverage['kernels']}"
+        f"  {coverage['records']} records, {coverage['bytes'] / 1e6:.2f} MB; tensors measured by kernel: "
+        f"{counted(coverage['kernels'])}"
     )
-    console.print(f"  not recorded: {coverage['not_recorded'] or 'nothing'}")
-    console.print(f"  failures: {coverage['failures'] or 'none'}\n")
+    console.print(f"  calls not recorded: {counted(coverage['not_recorded'])}")
+    console.print(f"  failures: {'; '.join(map(str, coverage['failures'])) or 'none'}\n")
     show_records(console, dump)
 
     seconds_without, seconds_with = measure_slow_down(debugger)

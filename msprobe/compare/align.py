@@ -182,7 +182,8 @@ def _calls(side: DumpSide, renaming: Renaming | None, *, contexts: bool, sites: 
             continue
         context = side.surroundings(name)[1] if contexts and not kind.is_module else ""
         if renaming:
-            context, kind = renaming.module(context), replace(kind, operation=renaming.operation(kind))
+            context, operation = renaming.module(context), renaming.operation(kind)
+            kind = kind if operation == kind.operation else replace(kind, operation=operation)
         calls.add(number, kind, context, _shapes(member), site_key(side.stack(name)) if sites else "")
     return calls, tagged
 

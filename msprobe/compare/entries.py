@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from msprobe.compare.rows import Entry, FxNode
 
@@ -35,8 +35,7 @@ _PARAMETER_NAMES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One value of a record.
 
     Attributes
@@ -121,12 +120,31 @@ def _collect(found: list[Leaf], section: str, name: str, value: Any) -> None:
         found.append(Leaf(section, name, value))
 
 
+#: What most tensors have, besides their type, and nothing else: they are read in one call.
+_PLAIN = itemgetter("dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad")
+_PLAIN_SIZE = 8
+
+
 def entry_of(raw: Any) -> Entry:
     """Return the typed entry of one value's JSON."""
     if raw is None:
         return Entry("null", "None")
     if raw.__class__ is not dict:
         return Entry("scalar", type(raw).__name__, value=raw)
+    if len(raw) == _PLAIN_SIZE:
+        try:
+            dtype, shape, largest, smallest, mean, norm, requires_grad = _PLAIN(raw)
+        except KeyError:
+            pass
+        else:
+            if shape and largest.__class__ is smallest.__class__ is mean.__class__ is norm.__class__ is float:
+                name = _CANONICAL.get(dtype) or canonical_dtype(str(dtype))
+                return Entry("tensor", name, tuple(shape), largest, smallest, mean, norm, requires_grad)
+    return _unusual_entry(raw)
+
+
+def _unusual_entry(raw: Mapping[str, Any]) -> Entry:
+    """Do what `entry_of` does, for whatever a mapping holds."""
     dtype = raw.get("dtype")
     if dtype.__class__ is not str or "shape" not in raw:
         return Entry("scalar", str(raw.get("type") or raw.get("class_type") or ""), value=_plain_value(raw))

@@ -62,6 +62,12 @@ def judge_checksums(target: Entry, golden: Entry) -> Decision | None:
 
 def differences_of(target: Entry, golden: Entry) -> Differences:
     """Return target minus golden of the four statistics, plain and relative to golden."""
+    a, b, c, d = target.largest, target.smallest, target.mean, target.norm
+    e, f, g, h = golden.largest, golden.smallest, golden.mean, golden.norm
+    are_floats = a.__class__ is e.__class__ is float and _all_finite(target) and _all_finite(golden)
+    if are_floats and e and f and g and h:  # nearly always: not worth eight calls
+        a, b, c, d = a - e, b - f, c - g, d - h  # type: ignore[operator]  # none is None: they are finite
+        return Differences(a, b, c, d, abs(a / e), abs(b / f), abs(c / g), abs(d / h))
     largest = _difference(target.largest, golden.largest)
     smallest = _difference(target.smallest, golden.smallest)
     mean = _difference(target.mean, golden.mean)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 
-from msprobe.core.names import MODULE_PREFIXES, parse_name
+from msprobe.core.names import BACKWARD, FORWARD, MODULE_PREFIXES, PARAMETERS_GRAD, parse_name
 
 _DUNDER = re.compile(r"__(\w+?)__")
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
+_API_DIRECTIONS = frozenset({FORWARD, BACKWARD})
+_MODULE_DIRECTIONS = frozenset({FORWARD, BACKWARD, PARAMETERS_GRAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class ApiTable:
     random, uninitialised, masks
         Canonical names of operations that draw random numbers, of those whose result is whatever was in memory, and of
         those that make or carry masks, where an infinity is no fault.
+    overwriting
+        Names, as written, of those that overwrite their first argument.
     parameters
         Canonical name -> positions of arguments that usually are parameters.
     """
@@ -34,6 +38,7 @@ class ApiTable:
     random: frozenset[str]
     uninitialised: frozenset[str]
     masks: frozenset[str]
+    overwriting: frozenset[str]
     parameters: Mapping[str, tuple[int, ...]]
 
 
@@ -46,6 +51,7 @@ def api_table() -> ApiTable:
         random=frozenset(content["random"]),
         uninitialised=frozenset(content["uninitialised"]),
         masks=frozenset(content["masks"]),
+        overwriting=frozenset(content["overwriting"]),
         parameters={name: tuple(places) for name, places in content["parameters"].items()},
     )
 
@@ -91,6 +97,11 @@ class Kind:
         return not self.is_module and self.operation in api_table().uninitialised
 
     @property
+    def overwrites(self) -> bool:
+        """Whether what the first argument holds before the call is of no account: it may be uninitialised memory."""
+        return self.direction == FORWARD and self.base.rpartition(".")[2] in api_table().overwriting
+
+    @property
     def is_communication(self) -> bool:
         """Whether the operation talks to other ranks."""
         return self.base.startswith(("Distributed.", "MintDistributed.")) or (
@@ -98,9 +109,25 @@ class Kind:
         )
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 10)  # a record is asked about several times in a row; a dump has more names than any cache
 def kind_of(name: str) -> Kind:
     """Return the kind of a record by its name."""
+    head, _, last = name.rpartition(".")
+    head, _, before = head.rpartition(".")
+    if last in _API_DIRECTIONS and before.isdecimal() and not name.startswith(_MODULES):
+        prefix, _, path = head.partition(".")
+        if prefix and path and "#" not in name:
+            return Kind(canonical_api(path), False, last, head, int(before), "")
+    elif last.isdecimal() and before in _MODULE_DIRECTIONS and name.startswith(_MODULES) and "#" not in name:
+        _, _, inner = head.partition(".")
+        path, _, cls = inner.rpartition(".")
+        if cls and (path or "." not in inner):
+            return Kind(path, True, before, head, int(last), "", cls)
+    return _kind_by_grammar(name)
+
+
+def _kind_by_grammar(name: str) -> Kind:
+    """Take a name apart completely; what `kind_of` does for plain names without a tag is the same, but quicker."""
     parsed = parse_name(name)
     if parsed is None:
         stem, _, tag = name.partition("#")
@@ -111,6 +138,7 @@ def kind_of(name: str) -> Kind:
     return Kind(canonical_api(parsed.path), False, parsed.direction, base, parsed.index, parsed.tag)
 
 
+@lru_cache(maxsize=1 << 12)
 def canonical_api(path: str) -> str:
     """Return the canonical name of an API without its prefix.
 
@@ -146,12 +174,19 @@ class Renaming:
     def __init__(self, modules: Mapping[str, str] | None = None, apis: Mapping[str, str] | None = None) -> None:
         self._modules = [(_pattern(source), _template(target)) for source, target in (modules or {}).items()]
         self._apis = {_bare(source): _bare(target) for source, target in (apis or {}).items()}
+        self._known: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._modules or self._apis)
 
     def module(self, path: str) -> str:
         """Return what a module path of golden is called in target."""
+        known = self._known.get(path)
+        if known is None:  # a module is asked for as often as anything runs in it
+            known = self._known[path] = self._renamed(path)
+        return known
+
+    def _renamed(self, path: str) -> str:
         for pattern, template in self._modules:
             match = pattern.match(path)
             if match:

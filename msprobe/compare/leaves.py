@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msprobe.compare.entries import INPUT, OUTPUT, PARAMETERS, Leaf, entry_of
 from msprobe.compare.judge import statistics_number
@@ -10,7 +10,7 @@ from msprobe.compare.judge import statistics_number
 LeafPair = tuple[Leaf | None, Leaf | None]
 
 
-def pair_leaves(target: Sequence[Leaf], golden: Sequence[Leaf], *, by_content: bool = False) -> list[LeafPair]:
+def pair_leaves(target: Sequence[Leaf], golden: Sequence[Leaf], *, by_content: Collection[str] = ()) -> list[LeafPair]:
     """Pair by place; what has no partner of its name then in order, with one of equal shape.
 
     The latter is for arguments that are positional in one run and named in the other. A null without a partner is left
@@ -21,7 +21,8 @@ def pair_leaves(target: Sequence[Leaf], golden: Sequence[Leaf], *, by_content: b
     target, golden
         Values of the two records.
     by_content
-        Pair outputs by shape and statistics instead: the two tools list gradients in different orders.
+        Sections whose tensors are paired by shape and statistics instead: the two tools list gradients in different
+        orders, the frameworks arguments.
     """
     if not by_content and [leaf.name for leaf in target] == [leaf.name for leaf in golden]:
         return list(zip(target, golden, strict=True))
@@ -29,8 +30,10 @@ def pair_leaves(target: Sequence[Leaf], golden: Sequence[Leaf], *, by_content: b
     for section in (INPUT, PARAMETERS, OUTPUT):
         ours = [leaf for leaf in target if leaf.section == section]
         theirs = [leaf for leaf in golden if leaf.section == section]
-        if by_content and section == OUTPUT:
+        if section in by_content:
             pairs += _by_content(ours, theirs)
+            if section == INPUT:
+                pairs += _by_name(_without_shape(ours), _without_shape(theirs))
         else:
             pairs += _by_name(ours, theirs)
     return pairs
@@ -50,6 +53,10 @@ def _by_name(target: Sequence[Leaf], golden: Sequence[Leaf]) -> Iterator[LeafPai
             yield leaf, partner
     for leaf in left:
         yield None, leaf
+
+
+def _without_shape(leaves: Sequence[Leaf]) -> list[Leaf]:
+    return [leaf for leaf in leaves if _shape(leaf) is None]
 
 
 def _alike(target: Leaf, golden: Leaf) -> bool:

@@ -102,6 +102,11 @@ class Locator:
     def _own_fault(self, row: RecordRow, bad: Sequence[LeafRow], parameters: Sequence[LeafRow]) -> Finding:
         """The inputs of the record agree."""
         kind, golden_kind = kind_of(row.target or ""), kind_of(row.golden or "")
+        one_sided = all(leaf.target is None or leaf.golden is None for leaf in parameters)
+        if one_sided and _is_another_class(kind, golden_kind):
+            leaf = _gravest([leaf for leaf in bad if leaf not in parameters] or bad)
+            text = f"{row.module} is a {kind.cls} where golden has a {golden_kind.cls}; the inputs agree, {leaf.name} "
+            return _finding(row, "operation differs", leaf, f"{text}differs{_by(leaf)}.")
         if parameters:
             leaf = _gravest(parameters)
             name = f"{row.module}.{leaf.name.partition('.')[2]}".strip(".")
@@ -254,6 +259,13 @@ class Locator:
                     place, hands_on = self._target_places[producer.number], producer.leaf
                     break
         return links[::-1]
+
+
+def _is_another_class(kind: Kind, golden: Kind) -> bool:
+    """Tell whether a module was replaced. Frameworks name classes differently, and wrappers (FSDPLinear) longer."""
+    if not kind.is_module or kind.base.partition(".")[0] != golden.base.partition(".")[0]:
+        return False
+    return not (kind.cls.endswith(golden.cls) or golden.cls.endswith(kind.cls))
 
 
 def _places(numbers: Sequence[int], count: int) -> array[int]:

@@ -53,8 +53,9 @@ def compare_arrays(target: Array, golden: Array, dtypes: tuple[str, str] = ("flo
     """Return the metrics of two tensors of the same shape.
 
     NaN on both sides at the same place is equal, so is +inf and +inf; those places are left out of the sums. Any other
-    pair with a NaN or an infinity is a mismatch: it is counted, and left out of the sums too. Integers and bools are
-    compared as float64, complex numbers by the modulus of their difference.
+    pair with a NaN or an infinity is a mismatch: it is counted, and left out of the sums too. Bools are compared as
+    float64, integers too (if that makes them equal, they differ by 1), complex numbers by the modulus of their
+    difference.
 
     Parameters
     ----------
@@ -73,8 +74,8 @@ def compare_arrays(target: Array, golden: Array, dtypes: tuple[str, str] = ("flo
     sums = _Sums()
     mantissa = _coarser(dtypes)
     with np.errstate(all="ignore"):
-        for start, t, g in _pieces(target, golden):
-            _add(sums, start, t, g, mantissa)
+        for piece in _pieces(target, golden):
+            _add(sums, piece, mantissa)
     place = sums.first_mismatch if sums.mismatches else sums.place
     worst = None if place < 0 else tuple(int(i) for i in np.unravel_index(place, target.shape))
     return _finish(sums, worst, target, golden, has_ulp=mantissa is not None)
@@ -85,16 +86,31 @@ def _coarser(dtypes: tuple[str, str]) -> tuple[int, int] | None:
     return min(formats) if len(formats) == len(dtypes) else None
 
 
-def _pieces(target: Array, golden: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield offset and pieces in logical order, float64 or complex128."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Elements of both sides from an offset on, as float64 or complex128.
+
+    ``unequal`` says which integers are: beyond 2^53 neighbours are the same float64. None for other dtypes.
+    """
+
+    start: int
+    target: Array
+    golden: Array
+    unequal: Array | None
+
+
+def _pieces(target: Array, golden: Array) -> Iterator[_Piece]:
+    """Yield the pieces in logical order."""
     wide = np.complex128 if "c" in target.dtype.kind + golden.dtype.kind else np.float64
+    are_integers = target.dtype.kind in "iu" and golden.dtype.kind in "iu"
     flat_target, flat_golden = target.reshape(-1), golden.reshape(-1)
     for start in range(0, target.size, _PIECE):
-        piece = slice(start, start + _PIECE)
-        yield start, flat_target[piece].astype(wide), flat_golden[piece].astype(wide)
+        t, g = flat_target[start : start + _PIECE], flat_golden[start : start + _PIECE]
+        yield _Piece(start, t.astype(wide), g.astype(wide), (t != g) if are_integers else None)
 
 
-def _add(sums: _Sums, start: int, t: Array, g: Array, mantissa: tuple[int, int] | None) -> None:
+def _add(sums: _Sums, piece: _Piece, mantissa: tuple[int, int] | None) -> None:
+    start, t, g = piece.start, piece.target, piece.golden
     special = ~(np.isfinite(t) & np.isfinite(g))
     count = 0
     if special.any():
@@ -107,6 +123,8 @@ def _add(sums: _Sums, start: int, t: Array, g: Array, mantissa: tuple[int, int] 
             sums.mismatches += count
         t, g = np.where(special, 0, t), np.where(special, 0, g)
     difference = np.abs(t - g)
+    if piece.unequal is not None:
+        difference[piece.unequal & (difference == 0)] = 1.0
     size_t, size_g = np.abs(t), np.abs(g)
     sums.product += float(np.vdot(g, t).real)
     sums.target += float(np.dot(size_t, size_t))

@@ -7,7 +7,6 @@ one a mask of booleans. The outputs that both have decide whether that matters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msprobe.compare.entries import INPUT, PARAMETERS
 from msprobe.compare.rows import GRAVITY, Decision, LeafRow
@@ -39,7 +38,7 @@ def pardon_optional(rows: Sequence[LeafRow], direction: str) -> tuple[LeafRow, .
     for row in rows:
         why = _why_optional(row, direction)
         if why:
-            judged.append(replace(row, decision=Decision("uncompared", message=why)))
+            judged.append(row._replace(decision=Decision("uncompared", message=why)))
             continue
         if GRAVITY[row.decision.verdict] > GRAVITY["uncompared"]:
             return None

@@ -22,6 +22,7 @@ from msprobe.compare.rows import Divergence, InheritedGroup, PairSummary, Record
 
 _NAMES_KEPT = 200
 _GROUPS_KEPT = 500
+_OTHER_MODULES = "(other modules)"
 _BATCH = 500
 _BUFFER = 1 << 20
 
@@ -114,11 +115,12 @@ class _Tally:
     def _add_inherited(self, row: RecordRow) -> None:
         kind = kind_of(row.name)
         key = (row.module or kind.operation, kind.direction)
+        if key not in self.inherited and len(self.inherited) >= _GROUPS_KEPT:
+            key = (_OTHER_MODULES, kind.direction)
         group = self.inherited.get(key)
         number = row.worst.number
         if group is None:
-            if len(self.inherited) < _GROUPS_KEPT:
-                self.inherited[key] = InheritedGroup(*key, 1, row.name, row.name, number)
+            self.inherited[key] = InheritedGroup(*key, 1, row.name, row.name, number)
             return
         worst = max((n for n in (group.worst_number, number) if n is not None and not math.isnan(n)), default=None)
         self.inherited[key] = InheritedGroup(*key, group.records + 1, group.first, row.name, worst)

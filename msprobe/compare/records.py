@@ -48,6 +48,8 @@ _NOT_RECORDED = Decision("unmatched", message="only one side has this value")
 _NOT_GIVEN = Decision("uncompared", message="only one side has this value")
 _OTHER_OPERATION = Decision("uncompared", message="belongs to another operation")
 _UNINITIALISED = Decision("uncompared", message="memory that nothing was written to")
+_OVERWRITTEN = Decision("uncompared", message="what is here before the call, which overwrites it")
+_OTHER_FRAMEWORK = Decision("uncompared", message="the two frameworks take, return or differentiate other things here")
 _LAST_NODE = Decision(
     "uncompared",
     message="another gradient: mindstudio-probe lists those of an API's last autograd node, msprobe its arguments'",
@@ -136,6 +138,8 @@ class RecordComparer:
         self._tolerance = tolerance
         self._reference = reference
         self._other_order = target.is_ours != golden.is_ours
+        frameworks = {side.index.head.framework for side in (target, golden)} - {""}
+        self._other_framework = len(frameworks) > 1
         self._by_table = _Limits(tolerance, None, {})
         self._gathered: GatherJudge | None = None
         self._ranks = max(side.rank_count for side in (target, golden))
@@ -150,7 +154,8 @@ class RecordComparer:
         golden_name, golden_record = self._golden.index.record(golden)
         ours, theirs = leaves_of(record), leaves_of(golden_record)
         by_content = self._other_order and kind_of(name).direction == "backward"
-        pairs = pair_leaves(ours, theirs, by_content=by_content)
+        sections = {OUTPUT} if by_content else {INPUT} if self._takes_others(name) else ()
+        pairs = pair_leaves(ours, theirs, by_content=sections)
         skipped = _not_comparable(kind_of(name).direction, ours, theirs) if replaced else ""
         limits = self._limits(golden)
         rows = tuple([self._leaf(a, b, limits, theirs, skipped=skipped) for a, b in pairs])
@@ -158,6 +163,10 @@ class RecordComparer:
             rows = tuple([_forgiven(row, _LAST_NODE) for row in rows])
         elif "empty" in name and kind_of(name).is_uninitialised:  # a name is taken apart only where that matters
             rows = tuple([_forgiven(row, _UNINITIALISED) for row in rows])
+        elif "_." in name and kind_of(name).overwrites:
+            rows = (_forgiven_destination(rows[0]), *rows[1:]) if rows else rows
+        if self._other_framework:
+            rows = tuple([_forgiven_across(row) for row in rows])
         role, worst = _summarise(rows, pairs)
         if worst.verdict in {"error", "unmatched"} and self._tolerance.mode != "exact" and kind_of(name).is_module:
             pardoned = pardon_optional(rows, kind_of(name).direction)
@@ -169,6 +178,10 @@ class RecordComparer:
             worst = Decision("pass", message="at another place in the order")
         fx = fx_of(record) or fx_of(golden_record)
         return self._row(position, (name, golden_name), rows, _Judged(role, verdict, worst, fx))
+
+    def _takes_others(self, name: str) -> bool:
+        """Whether it is an API whose arguments the other framework has in another order."""
+        return self._other_framework and not kind_of(name).is_module
 
     def _row(
         self, position: int, names: tuple[str | None, str | None], rows: tuple[LeafRow, ...], judged: _Judged
@@ -359,10 +372,23 @@ def _forgiven(row: LeafRow, instead: Decision) -> LeafRow:
     """Replace the verdict of an output that need not agree."""
     is_output = not row.name.startswith((f"{INPUT}.", f"{PARAMETERS}."))
     return (
-        replace(row, decision=instead)
+        row._replace(decision=instead)
         if is_output and row.decision.verdict in {"warning", "error", "unmatched"}
         else row
     )
+
+
+def _forgiven_destination(row: LeafRow) -> LeafRow:
+    """Replace the verdict of an argument that is overwritten, unless it is another tensor altogether."""
+    wrong = row.decision.verdict in {"warning", "error"} and row.decision.measure not in {"shape", "dtype", ""}
+    return row._replace(decision=_OVERWRITTEN) if wrong and row.name == f"{INPUT}.0" else row
+
+
+def _forgiven_across(row: LeafRow) -> LeafRow:
+    """Replace the verdict of what only one framework has as a tensor: a parameter must be on both sides."""
+    both = row.target is not None and row.golden is not None and row.target.kind == "tensor" == row.golden.kind
+    wrong = row.decision.verdict in {"warning", "error", "unmatched"} and not row.name.startswith(f"{PARAMETERS}.")
+    return row._replace(decision=_OTHER_FRAMEWORK) if wrong and not both else row
 
 
 def _is_tensor(raw: Any) -> bool:

@@ -22,6 +22,9 @@ from msprobe.store.step_files import CONSTRUCT_FILE
 
 #: Members that are decoded together: one call of the decoder for many short ones.
 _BATCH = 1 << 16
+#: A hash is looked for among those that share its uppermost 16 bits: of a million some 16, not a million.
+_SHIFT = 48
+_HALF = 1 << 15
 
 
 class NameMap:
@@ -33,7 +36,7 @@ class NameMap:
         Pairs of name and value; a later one of the same name wins. Values must be hashable.
     """
 
-    __slots__ = ("_hashes", "_numbers", "_values")
+    __slots__ = ("_hashes", "_numbers", "_starts", "_values")
 
     def __init__(self, items: Iterable[tuple[str, Any]] = ()) -> None:
         known: dict[Any, int] = {}
@@ -45,6 +48,9 @@ class NameMap:
         self._hashes = array("q", np.frombuffer(hashes, np.int64)[order].tobytes() if hashes else b"")
         self._numbers = array("i", np.frombuffer(numbers, np.int32)[order].tobytes() if numbers else b"")
         self._values = list(known)
+        edges = np.arange(-_HALF, _HALF, dtype=np.int64) << _SHIFT
+        starts = np.searchsorted(np.frombuffer(self._hashes, np.int64), edges) if hashes else np.zeros_like(edges)
+        self._starts = array("q", np.append(starts, len(hashes)).tobytes())
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -52,9 +58,11 @@ class NameMap:
     def get(self, name: str) -> Any:
         """Return the value of a name; None if it is not there."""
         wanted = hash(name)
-        place = bisect_left(self._hashes, wanted)
+        bucket = (wanted >> _SHIFT) + _HALF
+        end = self._starts[bucket + 1]
+        place = bisect_left(self._hashes, wanted, self._starts[bucket], end)
         found = -1
-        while place < len(self._hashes) and self._hashes[place] == wanted:
+        while place < end and self._hashes[place] == wanted:
             found, place = place, place + 1
         return None if found < 0 else self._values[self._numbers[found]]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from written_dumps import call, chain, tensor, write
 
 from msprobe.cli import app
-from msprobe.compare import results
+from msprobe.compare import pair, results
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -57,6 +57,16 @@ def test_what_merely_inherits_is_grouped(tmp_path: Path) -> None:
     assert summary["pairs"][0]["sources"] == ["Torch.relu.0.forward"]
     groups = {group["module"]: group["records"] for group in summary["pairs"][0]["inherited"]}
     assert groups == {"linear": 2, "gelu": 1}
+
+
+def test_no_inherited_record_is_lost_where_there_are_too_many_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "_GROUPS_KEPT", 1)
+    golden, target = write(tmp_path / "g", chain(*APIS)), write(tmp_path / "t", chain(*APIS, scales={0: 1.5}))
+    _, summary, _ = compare(target, golden, tmp_path / "o", "--jobs", 1)
+    groups = {group["module"]: group["records"] for group in summary["pairs"][0]["inherited"]}
+    assert groups == {"linear": 2, "(other modules)": 1}
 
 
 def test_unmatched_records_are_rows_on_both_sides_and_never_pass(tmp_path: Path) -> None:
@@ -219,6 +229,17 @@ def test_text_in_cells_survives_quotes_commas_and_line_breaks(tmp_path: Path) ->
     golden = write(tmp_path / "g", [("Torch.einsum.0.forward", call({"type": "str", "value": odd}, out=tensor()))])
     rows = compare(golden, golden, tmp_path / "o")[2]
     assert rows[0]["NPU max"] == odd
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 2**70, "null", "nan", '"', "\r\n", "文"], ids=ascii)
+def test_any_argument_can_be_written_into_the_table(tmp_path: Path, odd: object) -> None:
+    argument = {"type": type(odd).__name__, "value": odd}
+    inf = tensor(Max=float("inf"), Norm=float("nan"))
+    golden = write(tmp_path / "g", [("Torch.einsum.0.forward", call(argument, out=inf))])
+    code, _, rows = compare(golden, golden, tmp_path / "o", "--html")
+    assert (code, len(rows)) == (0, 2)
+    assert rows[0]["NPU max"] in {str(odd), repr(odd)[1:-1], str(float(2**70))}
+    assert (rows[1]["NPU max"], rows[1]["NPU l2norm"]) == ("inf", "nan")
 
 
 def test_workbook_goes_on_to_another_sheet_when_one_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from written_dumps import tensor, write
+from written_dumps import call, tensor, write
 
 from msprobe.compare.comparison import Request, compare_dumps
 from msprobe.compare.rows import Summary
@@ -27,6 +27,15 @@ def test_mask_of_one_side_is_uncompared_if_the_outputs_agree(tmp_path: Path) -> 
     summary = compare(attention(None, tensor(2)), golden, tmp_path)
     assert (summary.first_divergence, summary.exit_code) == (None, 0)
     assert (summary.records, summary.values["uncompared"]) == ({"pass": 1}, 2)
+
+
+def test_what_a_call_overwrites_is_uncompared_unless_it_is_another_tensor(tmp_path: Path) -> None:
+    name = "Tensor.__setitem__.0.forward"
+    golden, other = call(tensor(1), tensor(), out=None), call(tensor(7e9), tensor(), out=None)
+    summary = compare(other, golden, tmp_path, name)
+    assert (summary.exit_code, summary.values["uncompared"], summary.first_divergence) == (0, 1, None)
+    assert compare(call(tensor(1, (6,)), tensor(), out=None), golden, tmp_path / "shape", name).exit_code == 1
+    assert compare(other, golden, tmp_path / "add", "Tensor.__iadd__.0.forward").exit_code == 1
 
 
 def test_mask_of_booleans_is_uncompared_if_the_outputs_agree(tmp_path: Path) -> None:

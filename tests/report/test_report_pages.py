@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from report_browser import Browser
@@ -54,6 +55,18 @@ def test_a_comparison_opens_at_its_first_divergence(page: Browser):
     for text in ("outputs differ from equal inputs", "differs by 0.5", "model.py, line 12", "Only on: rank1", "a note"):
         assert text in overview
     assert page.text('#tree [aria-current="location"] .name') == "fc3"
+
+
+def test_a_long_way_to_a_divergence_is_shown_from_its_end(browser: Browser, tmp_path):
+    summary, rows = comparison(100, fault=50)
+    (pair,) = summary.pairs
+    *_, last = pair.divergence.chain
+    first = replace(pair.divergence, chain=(*[pair.divergence.chain[0]] * 12, last))
+    pair = replace(pair, divergence=first)
+    browser.open(comparison_page(replace(summary, first_divergence=first, pairs=(pair,)), rows, tmp_path / "c.html"))
+    browser.selected()
+    shown = [item.text for item in browser.all("#overview .chain li")]
+    assert (shown[0], shown[-1]) == ("5 before", "✕ Functional.linear.50.forward")
 
 
 def test_a_record_shows_both_sides_metrics_limit_and_stack(page: Browser):
@@ -151,6 +164,8 @@ def test_theme_and_language_switch_and_are_remembered(page: Browser):
     page.click("#language")
     assert page.text("#first") == "首个差异点"
     assert "输入一致而输出不同" in page.text("#overview")
+    assert " 默认" in page.text("#overview")
+    assert "L2 范数相对误差 0.5 (阈值 0.002, float32 的默认阈值)" in page.text("#detail")
     assert page.run("return document.documentElement.lang") == "zh-CN"
     page.driver.refresh()
     page.until(lambda: page.run("return document.documentElement.dataset.ready") == "true")

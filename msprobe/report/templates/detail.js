@@ -58,7 +58,7 @@ class DetailView {
       if (!note.startsWith("note_")) lines.push(note);
     }
     if (detail.message) lines.push(detail.message);
-    if (detail.source) lines.push(`${t("threshold_from")}: ${detail.source}`);
+    if (detail.source) lines.push(`${t("threshold_from")}: ${sourceText(detail.source)}`);
     return lines.length ? [element("p", { class: "message" }, lines.join(" · "))] : [];
   }
 
@@ -132,8 +132,8 @@ class DetailView {
     const [measure, number, threshold, source] = leaf.decision;
     const facts = leaf.message ? [leaf.message] : [];
     if (measure && number !== null) {
-      const limit = threshold === null ? "" : ` (${t("limit")} ${formatNumber(threshold)}${source ? `, ${source}` : ""})`;
-      facts.push(`${measure} ${formatNumber(number)}${limit}`);
+      const limit = threshold === null ? "" : ` (${t("limit")} ${formatNumber(threshold)}${source ? `, ${sourceText(source)}` : ""})`;
+      facts.push(`${t(measure)} ${formatNumber(number)}${limit}`);
     }
     return facts;
   }

@@ -11,6 +11,12 @@ function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }
 
+// Where a limit comes from, as compare says it.
+function sourceText(source) {
+  const table = "default for ";
+  return source.startsWith(table) ? t("default_for", { what: source.slice(table.length) }) : t(source);
+}
+
 function setLanguage(next) {
   language = next;
   remember("language", next);

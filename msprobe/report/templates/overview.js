@@ -41,7 +41,7 @@ class Overview {
       element("button", { type: "button", class: "link record", onclick: () => this.actions.reveal(finding.position) }, finding.record),
       ...(finding.place ? [element("code", {}, finding.place)] : []),
       element("span", {}, part.label),
-      ...this.page.facts.filter(([, value]) => value).map(([key, value]) => element("span", {}, `${t(key)} ${value}`)),
+      ...this.page.facts.filter(([, value]) => value).map(([key, value]) => element("span", {}, `${t(key)} ${t(value)}`)),
     ];
     return [
       element("p", { class: "headline" }, element("strong", {}, title), ...facts),
@@ -54,15 +54,17 @@ class Overview {
   // The records on the way, in order; each leads to its place in the list.
   chain(part, finding) {
     if (finding.chain.length < 2) return [];
-    const shown = finding.chain.slice(0, LONGEST_CHAIN);
+    const isReport = this.page.kind === "report";  // a NaN begins the chain, a divergence ends it
+    const shown = isReport ? finding.chain.slice(0, LONGEST_CHAIN) : finding.chain.slice(-LONGEST_CHAIN);
     const rest = finding.chain.length - shown.length;
     const links = shown.map(([name, status, , handsOn]) => {
       const { tone } = this.page.statuses[status];
       const go = () => part.load().then(() => this.actions.reveal(part.positionOf(name)));
       return element("li", {}, element("button", { type: "button", class: `link ${tone}`, title: handsOn || name, onclick: go }, `${ICONS[tone]} ${name}`));
     });
-    if (rest) links.push(element("li", {}, t("and_more", { number: rest })));
-    const label = t(this.page.kind === "report" ? "nan_path" : "leads_to_it");
+    if (rest && isReport) links.push(element("li", {}, t("and_more", { number: rest })));
+    else if (rest) links.unshift(element("li", {}, t("more_before", { number: rest })));
+    const label = t(isReport ? "nan_path" : "leads_to_it");
     return [element("div", { class: "chain" }, element("span", {}, label), element("ol", {}, links))];
   }
 
