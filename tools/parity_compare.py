@@ -10,9 +10,10 @@ from typing import Any
 
 from parity_dump import Dump
 from parity_gradients import Call, compare_api_gradients, compare_module_gradients
-from parity_names import Counterparts, Name, counterparts
+from parity_names import MODULES, Counterparts, Name, counterparts
 from parity_values import OTHER_ROUNDING, SAME_RUN, Finding, Tolerance, compare_value
 
+CALLERS = ("torch/nn/modules/module.py,", "mindspore/nn/cell.py,", "mindspore/graph/")  # of modules and Cells
 RUNNING_STATISTICS = ("input_args.1.md5", "input_args.2.md5")  # updated by the call
 WHOLE = {"input_args", "output"}  # of a forward record
 
@@ -189,7 +190,7 @@ def _compare_record(
             yield Finding("different", "dump", name, key, value, "absent")
         elif not backward:
             yield from compare_value(name, key, value, ours[key], tolerance)
-        elif name.startswith("Module."):
+        elif name.startswith(MODULES):
             yield from compare_module_gradients(name, key, value, ours, call, tolerance)
         else:
             yield from compare_api_gradients(name, key, value, ours, call, tolerance)
@@ -245,7 +246,7 @@ def _compare_stacks(
 
 
 def _portable(frame: str) -> str:
-    """A frame without the place of the environment; "" for torch's own, which depend on hooks and modes."""
+    """A frame without the place of the environment; "" for the framework's own, which depend on hooks and modes."""
     text = frame.replace("\\", "/").split("site-packages/")[-1].strip()
     of_wrapper = text.startswith("torch/_tensor.py,") and "in wrapped," in text
-    return "" if of_wrapper or text.startswith("torch/nn/modules/module.py,") else text
+    return "" if of_wrapper or text.startswith(CALLERS) else text

@@ -66,10 +66,12 @@ def _resolve(record: str, value: Any, folder: Path, named: set[str]) -> Any:
 
 def _digest(path: Path) -> str:
     """Hash of dtype, shape and elements of the tensor in a file."""
-    import torch  # noqa: PLC0415 - only for dumps with tensors
-
     if not path.exists():
         return "no file"
+    if path.suffix == ".npy":
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]  # its header holds dtype and shape
+    import torch  # noqa: PLC0415 - only for dumps with tensors of PyTorch
+
     tensor = torch.load(path, weights_only=True).detach().contiguous()
     described = f"{tensor.dtype} {list(tensor.shape)} ".encode()
     return hashlib.sha256(described + tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]

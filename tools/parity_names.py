@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+MODULES = ("Module.", "Cell.")
 _API = re.compile(r"(?P<prefix>\w+)\.(?P<name>.+)\.(?P<index>\d+)\.(?P<side>forward|backward)(?P<tag>#.*)?")
-_MODULE = re.compile(r"(?P<base>Module\..+)\.(?P<side>forward|backward|parameters_grad)\.(?P<index>\d+)(?P<tag>#.*)?")
+_MODULE = re.compile(r"(?P<base>\w+\..+)\.(?P<side>forward|backward|parameters_grad)\.(?P<index>\d+)(?P<tag>#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Name:
     @classmethod
     def parse(cls, text: str) -> Name | None:
         """None for what is no record name: ``optimizer``, ``clip_grad``."""
-        found = _MODULE.fullmatch(text) if text.startswith("Module.") else None
+        found = _MODULE.fullmatch(text) if text.startswith(MODULES) else None
         if found:
             return cls(found["base"], found["side"], int(found["index"]), found["tag"] or "", True)
         found = _API.fullmatch(text)

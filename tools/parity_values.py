@@ -37,7 +37,7 @@ SAME_RUN = Tolerance(1e-4, 1e-6, 0.0)
 # The peer's hooks have changed the order in which gradients are added up, and with it the rounding of everything after.
 OTHER_ROUNDING = Tolerance(1e-3, 1e-5, 1e-7)
 # Rounding of the dtype itself.
-OF_DTYPE = {"torch.float16": 1e-2, "torch.bfloat16": 2e-2}
+OF_DTYPE = {"float16": 1e-2, "bfloat16": 2e-2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,11 @@ def compare_value(name: str, path: str, peer: Any, ours: Any, tolerance: Toleran
         yield Finding("different", "dump", name, path, peer, ours)
 
 
+def _dtype(entry: Mapping[str, Any]) -> str:
+    """``float32`` of PyTorch's ``torch.float32`` and MindSpore's ``Float32``."""
+    return str(entry["dtype"]).removeprefix("torch.").lower()
+
+
 def _equal(peer: Any, ours: Any) -> bool:
     both_nan = isinstance(peer, float) and isinstance(ours, float) and math.isnan(peer) and math.isnan(ours)
     return both_nan or (type(peer) is type(ours) and peer == ours)
@@ -103,7 +108,7 @@ def _compare_statistic(
     if _equal(theirs, mine):
         return
     kind, reason = "different", ""
-    if theirs is None and key in ("Mean", "Norm") and peer["dtype"].removeprefix("torch.").startswith(NULL_AT_PEER):
+    if theirs is None and key in ("Mean", "Norm") and _dtype(peer).startswith(NULL_AT_PEER):
         reason = "null-statistics"
     elif _numbers(theirs, mine):
         if _close(key, peer, ours, tolerance):
@@ -129,7 +134,7 @@ def _compare_exact(
 
 
 def _close(key: str, peer: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> bool:
-    relative = max(tolerance.relative, OF_DTYPE.get(peer["dtype"], 0.0))
+    relative = max(tolerance.relative, OF_DTYPE.get(_dtype(peer), 0.0))
     of_size = tolerance.of_size if key == "Mean" or tolerance is not SAME_RUN else 0.0
     size = max(abs(value) for value in (peer["Max"], peer["Min"]))
     absolute = tolerance.absolute + (of_size * size if math.isfinite(size) else 0.0)

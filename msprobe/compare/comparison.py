@@ -26,6 +26,7 @@ from msprobe.store.tensor_files import TENSOR_FOLDER
 #: Records that are looked at to choose the columns.
 _LOOKED_AT = 50
 _RECEIVED = "received from another rank"
+_FROM_OUTSIDE = "an input from outside the capture differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,21 +186,26 @@ def summarise(request: Request, pairs: Sequence[PairSummary]) -> Summary:
 def first_divergence(pairs: Sequence[PairSummary]) -> Divergence | None:
     """Return the first divergence of all: by step, errors before warnings, then by execution order.
 
-    What a rank has received from another one begins there, not here.
+    What a rank has received from another one begins there, not here; so does what one part of a MindSpore run
+    (``graph/step0``, ``pynative/step0``) has received from the other.
     """
     found = [pair.divergence for pair in pairs if pair.divergence is not None]
     if not found:
         return None
-    steps = [pair.step for pair in pairs]
+    steps = [_without_part(pair.step) for pair in pairs]
     return min(
         found,
         key=lambda d: (
             d.decision.verdict != "error" and d.cause not in {"an extra call", "a missing call"},
-            steps.index(d.step),
-            d.cause == _RECEIVED,
+            steps.index(_without_part(d.step)),
+            d.cause == _RECEIVED or ("/" in d.step and d.cause == _FROM_OUTSIDE),
             d.position,
         ),
     )
+
+
+def _without_part(step: str) -> str:
+    return step.rpartition("/")[2]
 
 
 def _rank_only(first: Divergence | None, pairs: Sequence[PairSummary]) -> tuple[str, ...]:

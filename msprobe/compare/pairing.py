@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msprobe.store.layout import PARTS
 from msprobe.store.reader import DumpReadError
 from msprobe.store.step_files import DEBUG_FILE, DUMP_FILE
 
-_STEP = re.compile(r"step(\d+)\Z")
+_STEP = re.compile(rf"(?:(?:{'|'.join(PARTS)})/)?step(\d+)\Z")
 _RANK = re.compile(r"(?:rank|proc)_?(\d+)\Z")
 _FILES = (DUMP_FILE, DEBUG_FILE)
 
@@ -34,7 +35,8 @@ def find_dumps(path: str | Path) -> Found:
     Parameters
     ----------
     path
-        A dump file, a rank folder, a step folder or the folder of a run. Names are those of the folders.
+        A dump file, a rank folder, a step folder or the folder of a run. Names are those of the folders; the steps of a
+        MindSpore run that is divided into a compiled and a dynamic part are ``graph/step0`` and ``pynative/step0``.
 
     Raises
     ------
@@ -54,7 +56,12 @@ def find_dumps(path: str | Path) -> Found:
     ranks = _ranks(root)
     if ranks:
         return {root.resolve().name: ranks}
-    steps = {step.name: _ranks(step) for step in sorted(root.iterdir(), key=_step_number) if _STEP.match(step.name)}
+    steps = _steps(root) or {
+        f"{part}/{name}": ranks
+        for part in PARTS
+        if (root / part).is_dir()
+        for name, ranks in _steps(root / part).items()
+    }
     found = {name: inside for name, inside in steps.items() if inside}
     if not found:
         inside = ", ".join(sorted(entry.name for entry in root.iterdir())[:8]) or "nothing"
@@ -105,12 +112,24 @@ def _matching_steps(
 ) -> Iterator[tuple[str, Mapping[str, Path], Mapping[str, Path]]]:
     """Yield the steps of both sides by name, with the ranks of each; a single one on each side whatever its name."""
     ours, theirs = find_dumps(target), find_dumps(golden)
+    _check_parts(target, ours, golden, theirs)
     if len(ours) == len(theirs) == 1:
         ((step, ranks),), (others,) = ours.items(), theirs.values()
         yield step if _STEP.match(step) else "", ranks, others
         return
     for step in sorted({*ours, *theirs}, key=lambda name: (_number(_STEP, name), name)):
         yield step, ours.get(step, {}), theirs.get(step, {})
+
+
+def _check_parts(target: str | Path, ours: Found, golden: str | Path, theirs: Found) -> None:
+    """Refuse a run in two parts against one of a single part: no step of one is on the other side."""
+    divided = {path: any("/" in step for step in found) for path, found in ((target, ours), (golden, theirs))}
+    if len(divided) > 1 and divided[target] != divided[golden]:
+        parts, whole = (target, golden) if divided[target] else (golden, target)
+        raise DumpReadError(
+            f"{parts} is in two parts ({' and '.join(PARTS)}: compiled Cells and all else), {whole} is not; give one "
+            f"of the parts, e.g. {Path(parts) / PARTS[-1]}"
+        )
 
 
 def rank_files(ranks: Mapping[str, Path]) -> tuple[Path, ...]:
@@ -141,6 +160,10 @@ def _number(pattern: re.Pattern[str], name: str) -> int:
 
 def _step_number(entry: Path) -> int:
     return _number(_STEP, entry.name)
+
+
+def _steps(root: Path) -> Found:
+    return {step.name: _ranks(step) for step in sorted(root.iterdir(), key=_step_number) if _STEP.match(step.name)}
 
 
 def _dump_file(folder: Path) -> Path | None:

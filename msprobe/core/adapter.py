@@ -20,8 +20,11 @@ class Adapter(Protocol):
     def rank(self) -> int | None:
         """Rank of this process; None when there is no process group."""
 
-    def world_size(self) -> int | None:
-        """Number of ranks; None when there is no process group."""
+    def numbering(self) -> tuple[int, int] | None:
+        """By which number ``rank`` of the configuration knows this process, and how many such numbers there are.
+
+        None when there is no process group. PyTorch numbers the ranks of all nodes, MindSpore those of each node anew.
+        """
 
     def attach(self, models: Sequence[Any]) -> None:
         """Start recording into the writer that was opened."""

@@ -306,24 +306,29 @@ class Session:
         rank = self._learn_rank()
         if not ranks:
             return True
-        world = self.adapter.world_size()
-        if rank is None:
-            rank, world = _launched()
-        if rank is None:
+        number, world = self._number(rank)
+        if number is None:
             self._idle_reason = (
                 f"rank is {sorted(ranks)}, but this is a single process, or one whose process group is not there yet; "
-                "use rank: [], or call start() after init_process_group()"
+                "use rank: [], or call start() after init_process_group() or mindspore.communication.init()"
             )
             self.tell(f"nothing is recorded: {self._idle_reason}")
             return False
         beyond = [wanted for wanted in sorted(ranks) if world is not None and wanted >= world]
         if beyond:
             self.tell(f"rank: {beyond} do not exist, there are {world} ranks (0 to {world - 1 if world else 0})")
-        if rank not in ranks:
-            self._idle_reason = f"this is rank {rank}, and rank is {sorted(ranks)}"
+        if number not in ranks:
+            self._idle_reason = f"this is rank {number}, and rank is {sorted(ranks)}"
             self._left_out = True
             return False
         return True
+
+    def _number(self, rank: int | None) -> tuple[int | None, int | None]:
+        """Number of this process for ``rank`` of the configuration, and how many there are, as far as that is known."""
+        number, world = self.adapter.numbering() or (rank, None)
+        if self._rank_id is not None:
+            number = rank
+        return (number, world) if number is not None else _launched()
 
     def _why_not_now(self) -> str | None:
         """Why nothing is recorded in this step, on any rank; None if something is."""

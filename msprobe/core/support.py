@@ -122,7 +122,10 @@ def support_problem(task: Task, level: Level, framework: str) -> Problem | None:
     levels_by_mode = {mode: SUPPORTED[mode][task] for mode in modes if task in SUPPORTED[mode]}
     pair = f'not task "{task}" with level "{level}"'
     if levels_by_mode:
-        return Problem("level", level.value, f'for task "{task}": {_levels_text(levels_by_mode)} ({pair})')
+        needs_dynamic = all(mode.is_static for mode in modes) and level in SUPPORTED[Mode.DYNAMIC].get(task, ())
+        hint = f'level "{level}" needs a dynamic graph: mindspore.set_context(mode=mindspore.PYNATIVE_MODE)'
+        allowed = f'for task "{task}": {_levels_text(levels_by_mode)} ({pair})'
+        return Problem("level", level.value, allowed, hint if needs_dynamic else "")
     here = "PyTorch" if framework == "pytorch" else _modes_text(modes)
     tasks = dict.fromkeys(task.value for mode in modes for task in SUPPORTED[mode])
     quoted = ", ".join(f'"{word}"' for word in tasks)

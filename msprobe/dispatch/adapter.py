@@ -116,9 +116,9 @@ class PytorchAdapter:
         """Rank in the default process group, None before it is initialised."""
         return torch.distributed.get_rank() if _distributed() else None
 
-    def world_size(self) -> int | None:
-        """Size of the default process group, None before it is initialised."""
-        return torch.distributed.get_world_size() if _distributed() else None
+    def numbering(self) -> tuple[int, int] | None:
+        """Rank in the default process group and its size, None before it is initialised."""
+        return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _distributed() else None
 
     def writer_options(self) -> dict[str, Any]:
         """How this adapter's records are turned into text."""

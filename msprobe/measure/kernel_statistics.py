@@ -102,8 +102,9 @@ def tensor_entry(array: Array, dtype: str, *, low: bool) -> dict[str, Any]:
     low
         Round statistics to the array's dtype.
     """
-    statistics = summarise_array(array, low=low)
-    if low and dtype == "BFloat16" and statistics.reason is None:  # files hold it as float32
+    narrow = low and dtype == "BFloat16"  # files hold it as float32
+    statistics = summarise_array(array, low=low and not narrow)
+    if narrow and statistics.reason is None:  # rounded once: by way of float32 some would come out otherwise
         statistics = _rounded(statistics, ROUND_PAIR["bfloat16"])
     entry: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": dtype, "shape": list(array.shape)}
     entry |= {"Max": statistics.max, "Min": statistics.min, "Mean": statistics.mean, "Norm": statistics.norm}

@@ -94,9 +94,9 @@ class DynamicAdapter:
         """Rank of this process, None before ``mindspore.communication.init()``."""
         return communication.get_rank() if GlobalComm.INITED else None
 
-    def world_size(self) -> int | None:
-        """Number of ranks, None before ``mindspore.communication.init()``."""
-        return communication.get_group_size() if GlobalComm.INITED else None
+    def numbering(self) -> tuple[int, int] | None:
+        """Rank on this node and number of ranks there, None before ``mindspore.communication.init()``."""
+        return (communication.get_local_rank(), communication.get_local_rank_size()) if GlobalComm.INITED else None
 
     def writer_options(self) -> dict[str, Any]:
         """How this adapter's records are turned into text."""

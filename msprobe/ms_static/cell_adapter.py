@@ -79,9 +79,9 @@ class CellTapAdapter:
         """See `context.rank`."""
         return context.rank()
 
-    def world_size(self) -> int | None:
-        """See `context.world_size`."""
-        return context.world_size()
+    def numbering(self) -> tuple[int, int] | None:
+        """See `context.numbering`."""
+        return context.numbering()
 
     def writer_options(self) -> dict[str, Any]:
         """A compiled graph has no Python call stack."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore
 from mindspore._c_expression import MSContext
 from mindspore.common.api import _pynative_executor
-from mindspore.communication import get_group_size, get_rank
+from mindspore.communication import get_local_rank, get_local_rank_size, get_rank
 from mindspore.communication._comm_helper import GlobalComm
 
 from msprobe.core.support import Mode
@@ -41,9 +41,9 @@ def rank() -> int | None:
     return int(get_rank()) if GlobalComm.INITED else None
 
 
-def world_size() -> int | None:
-    """Number of ranks; None before communication is initialised."""
-    return int(get_group_size()) if GlobalComm.INITED else None
+def numbering() -> tuple[int, int] | None:
+    """Rank on this node and number of ranks there; None before communication is initialised."""
+    return (int(get_local_rank()), int(get_local_rank_size())) if GlobalComm.INITED else None
 
 
 def wait_for_kernels() -> None:

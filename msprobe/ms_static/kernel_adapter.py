@@ -96,9 +96,9 @@ class KernelDumpAdapter:
         """See `context.rank`."""
         return context.rank()
 
-    def world_size(self) -> int | None:
-        """See `context.world_size`."""
-        return context.world_size()
+    def numbering(self) -> tuple[int, int] | None:
+        """See `context.numbering`."""
+        return context.numbering()
 
     def writer_options(self) -> dict[str, Any]:
         """Tensor files unless only statistics are asked for; kernels have no Python call stack."""

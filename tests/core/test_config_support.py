@@ -45,6 +45,13 @@ WRONG_PAIRS = [
     ("nan_check", "L0", "pytorch", "level", 'for task "nan_check": PyTorch at level "L1"'),
     ("overflow_check", "L1", "mindspore", "level", 'MindSpore graph mode, jit_level O2 at level "L2"'),
     ("statistics", "L1", "mindspore/static", "level", 'jit_level O0/O1 at level "L0" or "L2"'),
+    (
+        "tensor",
+        "mix",
+        "mindspore/O1",
+        "level",
+        "needs a dynamic graph: mindspore.set_context(mode=mindspore.PYNATIVE_MODE)",
+    ),
     ("statistics", "L0", "mindspore/O2", "level", 'jit_level O2 at level "L2"'),
     (
         "exception_dump",

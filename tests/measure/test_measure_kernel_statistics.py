@@ -69,3 +69,9 @@ def test_bfloat16_in_a_float32_file_is_rounded_as_bfloat16(low, mean):
     entry = tensor_entry(np.array([0.0, 0.0, 1.001], np.float32), "BFloat16", low=low)
     assert entry["Mean"] == pytest.approx(mean, abs=1e-7)
     assert (entry["type"], entry["dtype"], entry["shape"]) == ("mindspore.Tensor", "BFloat16", [3])
+
+
+def test_bfloat16_in_a_float32_file_is_rounded_once():
+    """The mean is 1 + 2**-8 + 2**-32: by way of float32 it would fall on a tie of bfloat16 and go to even, down."""
+    array = np.array([1.0, 1.0, 2 + 2**-6, 2**-30], np.float32)
+    assert tensor_entry(array, "BFloat16", low=True)["Mean"] == 1 + 2**-7

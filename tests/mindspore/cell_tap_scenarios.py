@@ -26,14 +26,14 @@ class Add(nn.Cell):
 
 
 class Halved(nn.Cell):
-    """bfloat16 inside the graph."""
+    """bfloat16 or float16 inside the graph."""
 
     def construct(self, x: Tensor) -> Tensor:
         return x * 0.5
 
 
 class Net(nn.Cell):
-    """Nested Cells, one that is called twice, integers, keywords, tuples, bfloat16."""
+    """Nested Cells, one that is called twice, integers, keywords, tuples, bfloat16 and float16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +51,7 @@ class Net(nn.Cell):
         self.layers = nn.CellList([dense(4, 4) for _ in range(2)])
         self.norm = nn.LayerNorm((4,))
         self.halved = Halved()
+        self.short = Halved()
         self.weights = Tensor(rng.standard_normal((2, 4)).astype(np.float32))
 
     def construct(self, index: Tensor, x: Tensor) -> Tensor:
@@ -61,6 +62,7 @@ class Net(nn.Cell):
             hidden = layer(hidden)
         hidden = self.norm(self.first(hidden))
         halved = ops.cast(self.halved(ops.cast(hidden, ms.bfloat16)), ms.float32)
+        halved = halved + ops.cast(self.short(ops.cast(hidden / 3, ms.float16)), ms.float32)
         return (halved * self.weights).sum()
 
 

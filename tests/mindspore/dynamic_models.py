@@ -89,10 +89,47 @@ def transformer() -> tuple[nn.Cell, tuple[Any, ...]]:
     return Transformer(), (tokens, mask)
 
 
+class Mlp(nn.Cell):
+    """Two layers, one of them called twice, for a training step whose optimiser is Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Dense(4, 4, weight_init=Tensor(floats(4, 4, seed=8)), bias_init="zeros")
+        self.head = nn.Dense(4, 1, weight_init=Tensor(floats(1, 4, seed=9)), bias_init="zeros")
+
+    def construct(self, x: Tensor) -> Tensor:
+        hidden = ops.tanh(self.wide(x))
+        return ops.square(self.head(self.wide(hidden) + hidden)).mean()
+
+
+def optimiser() -> tuple[nn.Cell, tuple[Any, ...]]:
+    return Mlp(), (Tensor(floats(6, 4, seed=10)),)
+
+
 MODELS: dict[str, Callable[[], tuple[nn.Cell, tuple[Any, ...]]]] = {
     "convolutions": convolutions,
     "transformer": transformer,
+    "optimiser": optimiser,
 }
+
+
+def compiled_update(model: nn.Cell) -> Callable[[Any], object]:
+    """An optimizer that is compiled, as most of MindSpore's are."""
+    update: Callable[[Any], object] = nn.Momentum(model.trainable_params(), learning_rate=0.05, momentum=0.9)
+    return update
+
+
+def eager_update(model: nn.Cell) -> Callable[[Any], object]:
+    """Clipped gradients, and two optimizers whose calls Python makes; they write in place."""
+    parameters = model.trainable_params()
+    first, second = mint.optim.SGD(parameters[:2], lr=0.05, momentum=0.9), mint.optim.Adam(parameters[2:], lr=0.05)
+
+    def update(gradients: Any) -> None:
+        clipped = ops.clip_by_global_norm(gradients, 1.0)
+        first(clipped[:2])
+        second(clipped[2:])
+
+    return update
 
 
 def bits(values: Any) -> list[str]:
@@ -107,14 +144,14 @@ def train(name: str, debugger: Any, steps: int = 2) -> dict[str, list[str]]:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     model, inputs = MODELS[name]()
     model.set_train()
-    optimizer = nn.Momentum(model.trainable_params(), learning_rate=0.05, momentum=0.9)
-    gradient = ms.value_and_grad(model, None, optimizer.parameters)
+    update = (eager_update if name == "optimiser" else compiled_update)(model)
+    gradient = ms.value_and_grad(model, None, model.trainable_params())
     losses, gradients = [], []
     for _ in range(steps):
         if debugger is not None:
             debugger.start(model)
         loss, found = gradient(*inputs)
-        optimizer(found)
+        update(found)
         if debugger is not None:
             debugger.stop()
             debugger.step()

@@ -168,6 +168,28 @@ def steps_and_ranges(folder: str) -> dict[str, Any]:
     return {"wanted": wanted, "out of order": names}
 
 
+def on_the_second_node(folder: str, wanted: list[int], mode: str) -> dict[str, Any]:
+    """As rank 9 of 16 on two nodes of eight, which MindSpore is made to say: the step folders, and what was logged."""
+    import logging
+
+    from mindspore import communication
+    from mindspore.communication import GlobalComm
+
+    GlobalComm.INITED = True
+    numbers = {"get_rank": 9, "get_group_size": 16, "get_local_rank": 1, "get_local_rank_size": 8}
+    for name, number in numbers.items():
+        setattr(communication, name, lambda number=number: number)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("msprobe").addHandler(handler)
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+    current = debugger(folder, rank=wanted, **({"level": "L2", "task": "tensor"} if mode == "graph" else {}))
+    with current.capture():
+        ops.relu(Tensor(models.floats(2))) if mode == "dynamic" else nn.ReLU()(Tensor(models.floats(2)))
+    return {"folders": [str(path.name) for path in Path(folder).glob("dump/step0/*")], "said": said}
+
+
 # -- values
 
 

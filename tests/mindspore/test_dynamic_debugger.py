@@ -119,6 +119,16 @@ def test_steps_that_are_not_wanted_leave_no_folder_and_calls_in_any_order_go_on(
     assert found["out of order"] == [twice, twice[:1]]
 
 
+@pytest.mark.parametrize("mode", ["dynamic", "graph"])
+@pytest.mark.parametrize(("wanted", "folders"), [([1], ["rank9"]), ([0], []), ([9], [])])
+def test_rank_counts_the_ranks_of_each_node_anew(
+    wanted: list[int], folders: list[str], mode: str, fresh_mindspore: ForkedMindSpore, tmp_path: Path
+) -> None:
+    found = fresh_mindspore.value(scenarios.on_the_second_node, str(tmp_path), wanted, mode)
+    assert found["folders"] == folders, found["said"]
+    assert any("[9] do not exist, there are 8 ranks" in text for text in found["said"]) == (wanted == [9])
+
+
 def test_what_cannot_be_carried_out_is_refused_with_what_would_work(
     fresh_mindspore: ForkedMindSpore, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("model", ["convolutions", "transformer"])
+@pytest.mark.parametrize("model", ["convolutions", "transformer", "optimiser"])
 def test_losses_gradients_and_parameters_are_those_of_the_run_without_the_tool(
     model: str, fresh_mindspore: ForkedMindSpore, tmp_path: Path
 ) -> None:

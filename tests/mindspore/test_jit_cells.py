@@ -10,7 +10,9 @@ import jit_cell_scenarios as scenarios
 import numpy as np
 import pytest
 
+from msprobe.compare.comparison import Request, compare_dumps
 from msprobe.store import Dump, read_dump
+from msprobe.store.reader import DumpReadError
 
 if TYPE_CHECKING:
     from forked_mindspore import ForkedMindSpore
@@ -88,6 +90,26 @@ def test_coverage_says_that_gradients_inside_are_missing(mixed: Trained) -> None
     coverage = mixed.dump("graph", 1).coverage
     assert coverage is not None
     assert "changes the gradients of parameters" in coverage["notes"]["gradients inside compiled Cells"]
+
+
+def test_compare_pairs_both_parts_of_two_runs(mixed: Trained, eager: Trained, tmp_path: Path) -> None:
+    run = mixed.folder / "dump"
+    summary = compare_dumps(Request(run, run, tmp_path / "out", exact=True)).summary
+    assert [pair.step for pair in summary.pairs] == [
+        f"{part}/step{n}" for n in (1, 2) for part in ("graph", "pynative")
+    ]
+    assert (summary.exit_code, summary.first_divergence) == (0, None)
+    with pytest.raises(DumpReadError, match="is in two parts"):
+        compare_dumps(Request(run, eager.folder / "dump", tmp_path / "out"))
+
+
+def test_a_compiled_cell_agrees_with_the_same_cell_of_a_run_without_graphs(
+    mixed: Trained, eager: Trained, tmp_path: Path
+) -> None:
+    request = Request(mixed.folder / "dump" / "graph", eager.folder / "dump", tmp_path / "out")
+    records = compare_dumps(request).summary.records
+    assert records["pass"] >= 20, records
+    assert not records.get("error"), records
 
 
 @pytest.mark.parametrize("kind", ["decorated", "assigned", "whole", "nested"])

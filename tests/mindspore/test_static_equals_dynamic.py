@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from forked_mindspore import ForkedMindSpore
 
 
+@pytest.mark.parametrize("precision", ["low", "high"])
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_static_l0_equals_dynamic_l0_record_by_record(
-    task: str, fresh_mindspore: ForkedMindSpore, tmp_path: Path
+    task: str, precision: str, fresh_mindspore: ForkedMindSpore, tmp_path: Path
 ) -> None:
     dumps = {}
     for mode in ("graph", "dynamic"):
         folder = tmp_path / mode
         folder.mkdir()
-        fresh_mindspore.value(scenarios.debugged_step, str(folder), {"task": task}, mode)
+        fresh_mindspore.value(scenarios.debugged_step, str(folder), {"task": task, "precision": precision}, mode)
         (rank,) = (folder / "dump" / "step0").iterdir()
         dumps[mode] = read_dump(rank)
     static, dynamic = dumps["graph"].data, dumps["dynamic"].data

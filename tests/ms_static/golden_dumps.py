@@ -11,6 +11,7 @@ from msprobe.core.config_load import load_config
 from msprobe.core.support import Mode
 from msprobe.ms_static.acceptance import MODE_WORDS, mode_of_jit_level
 from msprobe.ms_static.kernel_dump import KernelDump, Target, plan_kernel_dump
+from msprobe.ms_static.tap_dump import plan_tap_statistics
 from msprobe.ms_static.versions import parse_version
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.json"))
@@ -39,4 +40,6 @@ class Golden:
         file.write_text(json.dumps({**self.config, **config}))
         loaded = load_config(file, framework=MODE_WORDS[mode])
         target, version = Target.from_word(self.device_target), parse_version(self.mindspore)
+        if loaded.level == "L0":
+            return plan_tap_statistics(loaded, mode, version=version, environ={})
         return plan_kernel_dump(loaded, mode, target=target, version=version, environ={})

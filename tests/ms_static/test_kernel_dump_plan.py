@@ -28,6 +28,41 @@ def test_a_configuration_becomes_the_file_and_environment_of_its_golden_row(file
     assert json.dumps(plan.content) == json.dumps(golden.json)  # the order of keys and categories included
 
 
+# What each key of the configuration can be, by the modes that take it: every row of the mapping in docs/mindspore.md.
+KERNEL_BY_KERNEL = {
+    "task": ["statistics", "tensor", "exception_dump"],
+    "step": [[], "chosen"],
+    "rank": [[], "chosen"],
+    "list": [[], "chosen"],
+    "data_mode": [["all"], ["input"], ["output"]],
+    "summary_mode": ["statistics", "md5", "chosen"],
+    "device": ["host", "device"],
+    "precision": ["low", "high"],
+    "async_dump": [False, True],
+    "file_format": ["npy", "bin"],
+}
+WHOLE_GRAPH = {
+    key: KERNEL_BY_KERNEL[key] for key in ("step", "rank", "list", "data_mode", "summary_mode", "file_format")
+}
+WHOLE_GRAPH |= {"task": ["statistics", "tensor", "overflow_check"], "check_mode": ["all", "aicore", "atomic"]}
+JIT_PARTS = {key: KERNEL_BY_KERNEL[key] for key in ("task", "step", "rank", "list", "summary_mode", "precision")}
+ROWS = {("O0", "O1"): KERNEL_BY_KERNEL, ("O2",): WHOLE_GRAPH, ("PYNATIVE",): JIT_PARTS | {"summary_mode": ["chosen"]}}
+
+
+@pytest.mark.parametrize("modes", ROWS)
+def test_every_row_of_the_mapping_has_a_golden_file(modes):
+    found = [golden for golden in map(Golden.read, FILES) if golden.mode in modes and golden.config["level"] == "L2"]
+    for key, values in ROWS[modes].items():
+        present = [chosen(golden.config, key, values[0]) for golden in found]
+        assert [value for value in values if value not in present] == [], key
+
+
+def chosen(config, key, default):
+    """What a configuration says of a key; "chosen" for a list of one's own."""
+    value = {**config, **config.get(config["task"], {})}.get(key, default)
+    return "chosen" if isinstance(value, list) and value not in ([], ["all"], ["input"], ["output"]) else value
+
+
 @pytest.mark.parametrize(("target", "task"), [("Ascend", "statistics"), ("CPU", "tensor"), ("GPU", "statistics")])
 def test_only_statistics_on_cpu_are_left_to_us(target, task, tmp_path):
     plan = plan_of(tmp_path, "O0", target=target, task=task)
