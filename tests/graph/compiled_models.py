@@ -109,27 +109,27 @@ class Loss(nn.Module):
         return self.model(input_ids=tokens, labels=tokens).loss
 
 
-def llama() -> nn.Module:
+def llama(layers: int = 2) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 32}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    heads = {"num_hidden_layers": layers, "num_attention_heads": 2, "num_key_value_heads": 1}
     return Loss(LlamaForCausalLM(LlamaConfig(**sizes, **heads)))
 
 
-def gpt2() -> nn.Module:
+def gpt2(layers: int = 2) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"vocab_size": 64, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    sizes = {"vocab_size": 64, "n_embd": 16, "n_layer": layers, "n_head": 2, "n_positions": 32}
     tokens = {"bos_token_id": 1, "eos_token_id": 1, "loss_type": "ForCausalLMLoss"}
     return Loss(GPT2LMHeadModel(GPT2Config(**sizes, **tokens)).eval())
 
 
-def bert() -> nn.Module:
+def bert(layers: int = 2) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
     sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 32}
-    model = BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2))
+    model = BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=layers, num_attention_heads=2))
     for module in list(model.modules()):
         for name, part in module.named_children():
             if isinstance(part, nn.Dropout):  # which returns its input in an eager run, and a copy in a compiled one
