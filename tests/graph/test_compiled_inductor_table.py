@@ -1,4 +1,4 @@
-"""Code of Inductor has the records of the eager run; where it splits no vectorised loop, also the bits it has without us.
+"""Code of Inductor has the records of the eager run; where no vectorised loop is split, also the bits without probes.
 
 A probe between two operators that Inductor has fused gives each a loop of its own; where one of them is vectorised and
 the other was not, functions such as tanh and erf round differently (docs/limitations.md).
