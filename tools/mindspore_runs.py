@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from parity_dump import Dump
+from parity_jobs import run_jobs
 
 MODELS_FOLDER = Path(__file__).resolve().parents[1] / "tests" / "mindspore"
 MODELS = ("convolutions", "transformer", "optimiser")
@@ -148,22 +148,7 @@ def main(jobs: str) -> int:
     """Run every job; a job that failed has no outcome."""
     import mindspore  # noqa: F401, PLC0415 - what the forks share
 
-    for job in json.loads(Path(jobs).read_text("utf-8")):
-        child = os.fork()
-        if child == 0:
-            _enter(Path(job["folder"]))
-            _train(job["model"])
-            return 0  # an ordinary exit: what the tool does at exit is part of the run
-        os.waitpid(child, 0)
-    return 0
-
-
-def _enter(folder: Path) -> None:
-    signal.alarm(JOB_LIMIT_S)
-    os.chdir(folder)
-    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    return run_jobs(jobs, lambda job: _train(job["model"]), JOB_LIMIT_S)
 
 
 def _train(model: str) -> None:

@@ -12,6 +12,23 @@ from msprobe.compare.rows import GatherRule
 
 EXIT_BAD_INPUT = 2
 
+Gather = Annotated[
+    GatherRule | None,
+    typer.Option(
+        help="Put the ranks of each side together, for runs that are parallel in different ways. What has no "
+        "placements is `replicated` (tensor parallel), or may be the rank's part of the `batch` (DDP, FSDP2).",
+    ),
+]
+Stages = Annotated[
+    int,
+    typer.Option(
+        min=1, help="With --gather: the ranks of TARGET are so many pipeline stages, each of consecutive ranks."
+    ),
+]
+GoldenStages = Annotated[
+    int, typer.Option("--golden-stages", min=1, help="The same of GOLDEN; 1 is a run without a pipeline.")
+]
+
 
 def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
     target: Annotated[Path, typer.Option("--target", "-tp", help="Dump to examine: run, step or rank folder.")],
@@ -39,22 +56,9 @@ def compare(  # noqa: PLR0913, PLR0917 - one parameter per option
     any_dtype: Annotated[
         bool, typer.Option("--any-dtype", help="Values of different dtypes may be equal (bfloat16 against float32).")
     ] = False,
-    gather: Annotated[
-        GatherRule | None,
-        typer.Option(
-            help="Put the ranks of each side together, for runs that are parallel in different ways. What has no "
-            "placements is `replicated` (tensor parallel), or may be the rank's part of the `batch` (DDP, FSDP2).",
-        ),
-    ] = None,
-    stages: Annotated[
-        int,
-        typer.Option(
-            min=1, help="With --gather: the ranks of TARGET are so many pipeline stages, each of consecutive ranks."
-        ),
-    ] = 1,
-    golden_stages: Annotated[
-        int, typer.Option("--golden-stages", min=1, help="The same of GOLDEN; 1 is a run without a pipeline.")
-    ] = 1,
+    gather: Gather = None,
+    stages: Stages = 1,
+    golden_stages: GoldenStages = 1,
     jobs: Annotated[int, typer.Option(min=0, help="Local processes; 0 chooses.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="tcp://host:port of a Dask scheduler to work instead.")] = None,
 ) -> None:

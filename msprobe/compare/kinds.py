@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 
-from msprobe.core.names import BACKWARD, FORWARD, MODULE_PREFIXES, PARAMETERS_GRAD, parse_name
+from msprobe.core.names import FORWARD, MODULE_PREFIXES, parse_name
 
 _DUNDER = re.compile(r"__(\w+?)__")
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
-_API_DIRECTIONS = frozenset({FORWARD, BACKWARD})
-_MODULE_DIRECTIONS = frozenset({FORWARD, BACKWARD, PARAMETERS_GRAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +110,6 @@ class Kind:
 @lru_cache(maxsize=1 << 10)  # a record is asked about several times in a row; a dump has more names than any cache
 def kind_of(name: str) -> Kind:
     """Return the kind of a record by its name."""
-    head, _, last = name.rpartition(".")
-    head, _, before = head.rpartition(".")
-    if last in _API_DIRECTIONS and before.isdecimal() and not name.startswith(_MODULES):
-        prefix, _, path = head.partition(".")
-        if prefix and path and "#" not in name:
-            return Kind(canonical_api(path), False, last, head, int(before), "")
-    elif last.isdecimal() and before in _MODULE_DIRECTIONS and name.startswith(_MODULES) and "#" not in name:
-        _, _, inner = head.partition(".")
-        path, _, cls = inner.rpartition(".")
-        if cls and (path or "." not in inner):
-            return Kind(path, True, before, head, int(last), "", cls)
-    return _kind_by_grammar(name)
-
-
-def _kind_by_grammar(name: str) -> Kind:
-    """Take a name apart completely; what `kind_of` does for plain names without a tag is the same, but quicker."""
     parsed = parse_name(name)
     if parsed is None:
         stem, _, tag = name.partition("#")

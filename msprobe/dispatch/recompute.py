@@ -37,6 +37,13 @@ def prepares_recomputation(base: str, frame: FrameType) -> bool:
     return base == "Tensor.detach" and frame.f_globals.get("__name__") == "torch.utils.checkpoint"
 
 
+def pack_of_checkpoint(hooks: tuple[Any, Any] | None) -> Any:
+    """Return the pack hook of a pair of saved-tensor hooks if non-reentrant checkpointing installed them, else None."""
+    pack = hooks[0] if hooks else None
+    pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
+    return pack if getattr(pack, "__module__", None) == "torch.utils.checkpoint" else None
+
+
 class _Region:
     """First run of a non-reentrant checkpoint: the calls it made."""
 
@@ -108,9 +115,8 @@ class Recomputation:
         return self._context_of(hooks)
 
     def _context_of(self, hooks: tuple[Any, Any] | None) -> _Region | Replay | None:
-        pack = hooks[0] if hooks else None
-        pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
-        if getattr(pack, "__module__", None) != "torch.utils.checkpoint":
+        pack = pack_of_checkpoint(hooks)
+        if pack is None:
             return None
         held = dict(
             zip(pack.__code__.co_freevars, (cell.cell_contents for cell in pack.__closure__ or ()), strict=True)

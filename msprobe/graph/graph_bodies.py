@@ -13,6 +13,8 @@ import torch
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.fx import GraphModule, Node
 
+from msprobe.dispatch.recompute import pack_of_checkpoint
+
 
 def is_checkpoint(function: Any) -> bool:
     """Whether a function is what ``torch.utils.checkpoint`` becomes in a graph."""
@@ -76,6 +78,4 @@ def recomputing() -> bool:
     if torch._C._current_graph_task_id() == -1:
         return False
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    pack = hooks[0] if hooks else None
-    pack = getattr(pack, "__wrapped__", None) or getattr(pack, "_torchdynamo_orig_callable", pack)
-    return getattr(pack, "__module__", None) == "torch.utils.checkpoint"  # a nested region repeats with the outer one
+    return pack_of_checkpoint(hooks) is not None  # a nested region repeats with the outer one

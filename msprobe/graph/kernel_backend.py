@@ -235,16 +235,17 @@ class UnprobedKernels:
 def _mark_nodes(output: Any, number: int) -> None:
     """Leave the number of the run with the autograd node that runs the backward half."""
     for tensor in tensor_leaves(output if isinstance(output, (tuple, list)) else (output,)):
-        for node in _nodes_behind(tensor.grad_fn):
+        node = _compiled_node(tensor.grad_fn)
+        if node is not None:
             node.metadata[_RUN] = number
 
 
-def _nodes_behind(node: Any) -> list[Any]:
-    """Compiled nodes that a result comes from, also through the views that torch makes of it."""
+def _compiled_node(node: Any) -> Any:
+    """The compiled node that a result comes from, also through the views that torch makes of it; None without one."""
     while node is not None and not type(node).__name__.startswith(COMPILED_BACKWARD):
         following = [after for after, _ in node.next_functions if after is not None]
         node = following[0] if len(following) == 1 else None
-    return [] if node is None else [node]
+    return node
 
 
 def _run_of_current_node() -> int:

@@ -21,10 +21,10 @@ from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.aten_mode import EnclosingMode
 from msprobe.dispatch.kernel_capture import EnclosingApi, KernelCapture, OpenKernel
 from msprobe.dispatch.modules import ModuleHooks
-from msprobe.graph.call_sites import frame_scope
 from msprobe.graph.call_template import fill
-from msprobe.graph.graph_plan import REGISTRY, GraphPlan
+from msprobe.graph.graph_plan import GraphPlan
 from msprobe.graph.kernel_registry import INPUTS, KERNELS, OUTPUTS, KernelGraph
+from msprobe.graph.run_calls import RunCalls
 
 LATE = "kernels of a compiled backward pass whose forward pass was not recorded in this step"
 
@@ -73,6 +73,7 @@ class KernelRecorder:
         self.capture = capture
         self.mode = mode
         self._modules = modules
+        self._calls = RunCalls(capture, modules)
         self.runs: Counter[int] = Counter()
         self._runs: dict[int, KernelRun] = {}
         self._numbers = itertools.count()
@@ -81,6 +82,7 @@ class KernelRecorder:
     def forget_step(self) -> None:
         """The step is over: what comes of its runs is too late."""
         self._runs.clear()
+        self._calls.forget_step()
         self.runs.clear()
 
     # -- a graph of Dynamo
@@ -104,25 +106,13 @@ class KernelRecorder:
         self._running.runs.pop()
 
     def _name_calls(self, run: KernelRun, frame: FrameType | None) -> None:
-        capture = self.capture
-        modules = capture.threads.modules
-        outer = frame.f_back if frame is not None else None
-        around = capture.stack_node(outer) if capture.keeps_stacks else None
-        scope = frame_scope(frame)
-        for number, begins in run.plan.events:
-            call = REGISTRY.calls[number]
-            module = call.module.resolve(scope) if call.module is not None else None
-            if not begins:
-                if module is not None:
-                    self._modules.pop(module)
-                continue
-            base = call.base if call.module is None else self._modules.name_of(module)
-            if base is None:
-                continue
-            stack_of = partial(_traced_stack, capture, call.site, around)
-            run.parents[number] = opened = capture.enclose(base, stack_of, None, module)
-            if isinstance(opened, OpenCall):
-                modules.append(opened)
+        for call, module, base, stack_of in self._calls.of(run.plan, frame):
+            if base is not None:
+                run.parents[call.number] = opened = self.capture.enclose(base, stack_of, None, module)
+                if isinstance(opened, OpenCall):
+                    self.capture.threads.modules.append(opened)
+            elif module is not None:
+                self._modules.pop(module)
 
     # -- a half of it
 
@@ -194,7 +184,3 @@ class KernelRecorder:
                     self.capture.read_results(opened, results)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 self.capture.failed(f"compiled kernel {node.name}", error)
-
-
-def _traced_stack(capture: KernelCapture, site: Any, around: Any, _frame: Any) -> Any:
-    return capture.stacks.traced(site.codes, site.offsets, around)

@@ -9,20 +9,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from msprobe.core.backward_span import Span
-from msprobe.core.call_stack import StackNode
 from msprobe.core.open_call import OpenCall
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD
 from msprobe.dispatch.spans import needs_gradients
-from msprobe.graph.call_sites import frame_scope
 from msprobe.graph.call_template import fill
-from msprobe.graph.graph_plan import REGISTRY, Event, GraphPlan, Reading, Site, TracedCall
+from msprobe.graph.graph_plan import REGISTRY, Event, GraphPlan, Reading, TracedCall
+from msprobe.graph.run_calls import RunCalls
 from msprobe.graph.sharded_values import put_together
 
 if TYPE_CHECKING:
@@ -71,14 +69,14 @@ class GraphRecorder:
         self.runs: Counter[int] = Counter()
         self._runs: dict[int, GraphRun] = {}
         self._numbers = itertools.count()
-        self._stacks: dict[tuple[int, int], StackNode] = {}
+        self._calls = RunCalls(capture, modules)
 
     def forget_step(self) -> None:
         """The step is over: what comes of its runs is too late."""
         for run in list(self._runs.values()):
             self._flush(run)
         self._runs.clear()
-        self._stacks.clear()
+        self._calls.forget_step()
         self.runs.clear()
 
     # -- around a run
@@ -126,24 +124,15 @@ class GraphRecorder:
             self.capture.coverage.not_recorded["call in a compiled graph that raised"] += len(run.calls)
 
     def _name_calls(self, run: GraphRun, frame: FrameType | None) -> None:
-        capture = self.capture
-        modules = capture.threads.modules
-        outer = frame.f_back if frame is not None else None
-        around = capture.stack_node(outer) if capture.keeps_stacks else None
-        scope = frame_scope(frame)
-        for number, begins in run.plan.events:
-            call = REGISTRY.calls[number]
-            module = call.module.resolve(scope) if call.module is not None else None
-            if not begins:
+        modules = self.capture.threads.modules
+        for call, module, base, stack_of in self._calls.of(run.plan, frame):
+            if base is None:
                 self._close(run, call, module)
                 continue
-            base = call.base if call.module is None else self._modules.name_of(module)
-            if base is None:
-                continue
-            opened = capture.place(base, partial(self._stack, call.site, around), None, module)
+            opened = self.capture.place(base, stack_of, None, module)
             if opened is None:
                 continue
-            run.calls[number] = opened
+            run.calls[call.number] = opened
             if module is not None:
                 modules.append(opened)
 
@@ -156,13 +145,6 @@ class GraphRecorder:
                 run.calls[call.number] = opened
         if opened is not None and not self.capture.selection.everything:
             self.capture.selection.leave(opened.call)
-
-    def _stack(self, site: Site, around: StackNode | None, _frame: FrameType | None) -> StackNode:
-        key = id(site), id(around)
-        found = self._stacks.get(key)
-        if found is None:
-            found = self._stacks[key] = self.capture.stacks.traced(site.codes, site.offsets, around)
-        return found
 
     # -- probes
 

@@ -48,14 +48,13 @@ class GrowingObject:
         The file cannot be created or written; ``FileExistsError`` when it is already there.
     """
 
-    __slots__ = ("_end", "_folder", "_identity", "_name", "_tail", "members")
+    __slots__ = ("_folder", "_identity", "_name", "_state", "_tail")
 
     def __init__(self, folder: StepFolder, name: str, head: bytes, tail: bytes) -> None:
         self._folder = folder
         self._name = name
         self._tail = tail
-        self._end = len(head) + 1
-        self.members = 0
+        self._state = (len(head) + 1, 0)  # offset of the tail and members before it, always changed together
         descriptor = folder.create(name)
         try:
             status = os.fstat(descriptor)
@@ -68,6 +67,15 @@ class GrowingObject:
     def size(self) -> int:
         """Length of the file in bytes."""
         return self._end + len(self._tail)
+
+    @property
+    def members(self) -> int:
+        """Number of members in the file."""
+        return self._state[1]
+
+    @property
+    def _end(self) -> int:
+        return self._state[0]
 
     def append(self, members: Sequence[bytes]) -> None:
         """Add members (``"name":value``, no line breaks) in one write.
@@ -110,8 +118,7 @@ class GrowingObject:
             write_fully(descriptor, text, self._end)
         except ShortWriteError as error:
             raise PartWrittenError(error, self._keep_what_fits(descriptor, members, error.written)) from error
-        self._end += len(text) - len(self._tail)
-        self.members += len(members)
+        self._state = (self._end + len(text) - len(self._tail), self.members + len(members))
         os.ftruncate(descriptor, self.size)  # longer only if an earlier write was interrupted before it was counted
 
     def _keep_what_fits(self, descriptor: int, members: Sequence[bytes], written: int) -> int:
@@ -125,8 +132,7 @@ class GrowingObject:
                 break
             used += step
             kept += 1
-        self._end += used
-        self.members += kept
+        self._state = (self._end + used, self.members + kept)
         write_fully(descriptor, self._tail, self._end)
         os.ftruncate(descriptor, self.size)
         return kept

@@ -38,7 +38,17 @@ class StackJournal:
         The files cannot be created.
     """
 
-    __slots__ = ("_assembled", "_end", "_folder", "_ids", "_ids_by_text", "_render", "_scattered", "_spans", "_target")
+    __slots__ = (
+        "_assembled",
+        "_folder",
+        "_ids",
+        "_ids_by_text",
+        "_render",
+        "_scattered",
+        "_spans",
+        "_state",
+        "_target",
+    )
 
     def __init__(self, folder: StepFolder, render: Callable[[Hashable], list[str]]) -> None:
         self._folder = folder
@@ -46,7 +56,7 @@ class StackJournal:
         self._ids: dict[Hashable, int] = {}
         self._ids_by_text: dict[bytes, int] = {}
         self._spans: list[tuple[int, int]] = []  # per stack: length and offset of its frames' JSON in the journal
-        self._end = 0
+        self._state = (0, 0)  # length of the journal and names in it, always changed together
         self._assembled = 0
         self._scattered = False  # stack.json may hold several entries of one stack, or lack some
         self._target = GrowingObject(folder, STACK_FILE, b"{", TAIL_OBJECT)
@@ -56,6 +66,15 @@ class StackJournal:
     def size(self) -> int:
         """Length of ``stack.json`` in bytes."""
         return self._target.size
+
+    @property
+    def names(self) -> int:
+        """Number of names in the journal."""
+        return self._state[1]
+
+    @property
+    def _end(self) -> int:
+        return self._state[0]
 
     def append(self, names: Sequence[str], keys: Sequence[Hashable]) -> None:
         """Write names, each with its stack, to the journal.
@@ -70,7 +89,7 @@ class StackJournal:
         for name, key in zip(names, keys, strict=True):
             groups.setdefault(self._ids[key], []).append(name)
         lines = [dumps_json({"stack": number, "names": members}) + b"\n" for number, members in groups.items()]
-        self._write(b"".join(lines))
+        self._write(b"".join(lines), len(names))
 
     def pause(self) -> None:
         """Bring ``stack.json`` up to date; the cost is that of what was added since the last pause.
@@ -83,13 +102,11 @@ class StackJournal:
         if self._assembled == self._end:
             return
         groups = self._groups(self._assembled)
-        self._scattered = self._assembled > 0
+        scattered = self._scattered or self._assembled > 0
+        self._scattered = True  # until it is known that it worked
         self._assembled = self._end
-        try:
-            self._target.append(self._entries(groups, self._target.members))
-        except OSError:
-            self._scattered = True
-            raise
+        self._target.append(self._entries(groups, self._target.members))
+        self._scattered = scattered
 
     def finish(self) -> None:
         """Bring ``stack.json`` into its final form, one entry per different stack, and remove the journal.
@@ -105,7 +122,7 @@ class StackJournal:
         self._folder.remove(JOURNAL_FILE)
 
     def _define(self, keys: Sequence[Hashable]) -> None:
-        """Write the frames of new keys; the tables change only when that worked."""
+        """Write the frames of new keys; the tables change only when that worked, and never name a missing span."""
         ids: dict[Hashable, int] = {}
         by_text: dict[bytes, int] = {}
         spans: list[tuple[int, int]] = []
@@ -121,9 +138,9 @@ class StackJournal:
                 text += frames + b"}\n"
             ids[key] = number
         self._write(bytes(text))
-        self._ids.update(ids)
-        self._ids_by_text.update(by_text)
         self._spans.extend(spans)
+        self._ids_by_text.update(by_text)
+        self._ids.update(ids)
 
     def _entries(self, groups: dict[int, list[str]], first: int) -> list[bytes]:
         descriptor = self._folder.open(JOURNAL_FILE)
@@ -135,13 +152,13 @@ class StackJournal:
         finally:
             os.close(descriptor)
 
-    def _write(self, text: bytes) -> None:
+    def _write(self, text: bytes, names: int = 0) -> None:
         if not text:
             return
         descriptor = self._folder.open(JOURNAL_FILE)
         try:
             write_fully(descriptor, text, self._end)
-            self._end += len(text)
+            self._state = (self._end + len(text), self.names + names)
             os.ftruncate(descriptor, self._end)  # longer only if an earlier write was interrupted
         except ShortWriteError:
             os.ftruncate(descriptor, self._end)

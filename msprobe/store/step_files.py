@@ -185,26 +185,37 @@ class StepFiles:
         tensors = self._tensors.bytes_written if self._tensors is not None else 0
         return tensors + sum(file.size for file in growing if file is not None)
 
+    @property
+    def written(self) -> tuple[int, int, int]:
+        """Number of records, parents and names with a stack that are in the files."""
+        dump, construct, stacks = self._dump, self._construct, self._stacks
+        return (
+            dump.members if dump is not None else 0,
+            construct.members if construct is not None else 0,
+            stacks.names if stacks is not None else 0,
+        )
+
     def append_records(self, members: Sequence[bytes]) -> int:
         """Append encoded records to the main file; return how many of them are in it."""
         self.open()
         return self._append(self._dump, self._main, members)
 
-    def append_parents(self, members: Sequence[bytes]) -> None:
-        """Append encoded lines to ``construct.json``."""
-        if members:
-            self.open()
-        self._append(self._construct, CONSTRUCT_FILE, members)
+    def append_parents(self, members: Sequence[bytes]) -> int:
+        """Append encoded lines to ``construct.json``; return how many of them are in it."""
+        self.open()
+        return self._append(self._construct, CONSTRUCT_FILE, members)
 
-    def append_stacks(self, names: Sequence[str], keys: Sequence[Hashable]) -> None:
-        """Add names with their stack keys to the stack journal."""
-        if names:
-            self.open()
-        if self._stacks is not None and names:
-            try:
-                self._stacks.append(names, keys)
-            except OSError as error:
-                self._note_refused(STACK_FILE, error)
+    def append_stacks(self, names: Sequence[str], keys: Sequence[Hashable]) -> int:
+        """Add names with their stack keys to the stack journal; return how many of them are in it."""
+        self.open()
+        if self._stacks is None:
+            return 0
+        try:
+            self._stacks.append(names, keys)
+        except OSError as error:
+            self._note_refused(STACK_FILE, error)
+            return 0
+        return len(names)
 
     @property
     def counts(self) -> dict[str, int]:

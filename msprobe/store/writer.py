@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 from typing_extensions import Required
 
@@ -21,6 +20,7 @@ from msprobe.core.interruptions import pass_on_interruption
 from msprobe.store.at_exit import OPEN
 from msprobe.store.failures import Announcer
 from msprobe.store.json_bytes import dumps_json, dumps_members
+from msprobe.store.pending import Pending
 from msprobe.store.regular_flush import FLUSHING, on_flush_thread
 from msprobe.store.step_files import StepFiles
 from msprobe.store.tensor_queue import TensorContent
@@ -47,6 +47,22 @@ class WriterOptions(TypedDict, total=False):
     batch: int | None
     asynchronous: bool
     spare_core: bool
+
+
+class Waiting(NamedTuple):
+    """What the next flush writes: records by name, parents by child, stack keys by name."""
+
+    records: Pending
+    parents: Pending
+    calls: Pending
+
+
+def _write_out(pending: Pending, count: int, append: Callable[[list[Any], list[Any]], int]) -> None:
+    while count > 0:
+        batch = min(count, _CHUNK)
+        written = append(*pending.first(batch))
+        pending.take(written, batch - written)
+        count -= batch
 
 
 class StepWriter:
@@ -122,11 +138,8 @@ class StepWriter:
         self._lock = threading.RLock()
         self._flushing = False
         self._closed = False
-        self._records: list[Any] = []  # name, record, name, record, ...
-        self._parents: list[Any] = []  # child, parent, ...
-        self._calls: list[Any] = []  # name, key of the stack, ...
-        self._name_hashes = array("q")
-        self._lost = 0
+        self._waiting = Waiting(Pending(keep_hashes=True), Pending(), Pending())
+        self._records, self._parents, self._calls = (pending.pairs for pending in self._waiting)
         self._files = StepFiles(
             Path(os.path.abspath(folder)),  # noqa: PTH100 - Path.resolve would follow links
             {"task": task, "level": level, "framework": framework},
@@ -149,8 +162,7 @@ class StepWriter:
             )
 
     # Hot path: three lists that grow by two at a time, in one step that no other thread can come between. Pairs would
-    # be thousands of objects more for the garbage collector. The lists are never replaced, only emptied from the front,
-    # so that what another thread adds is never lost.
+    # be thousands of objects more for the garbage collector.
 
     def add(self, name: str, record: dict[str, Any]) -> None:
         """Take a finished record; it is encoded and written later. A name given twice: readers see the last one."""
@@ -178,7 +190,7 @@ class StepWriter:
     @property
     def recorded(self) -> int:
         """Number of records written so far."""
-        return len(self._name_hashes)
+        return self._waiting.records.taken
 
     @property
     def folder(self) -> Path:
@@ -316,9 +328,8 @@ class StepWriter:
         return True
 
     def _drop_pending(self) -> None:
-        self._records.clear()
-        self._parents.clear()
-        self._calls.clear()
+        for pending in self._waiting:
+            pending.pairs.clear()
 
     def _flush_batch(self) -> None:
         if self._asynchronous and not self._closed:
@@ -336,8 +347,11 @@ class StepWriter:
             self._drop_pending()
             self._files.notes.warn("late", f"records that came after the end of the step {self.folder} were dropped")
             return
+        waiting, files = self._waiting, self._files
+        for pending, written in zip(waiting, files.written, strict=True):
+            pending.settle(written)
         # Counted first: what another thread adds from here on is not resolved yet and waits for the next flush.
-        count = len(self._records)
+        count = len(waiting.records)
         if self._resolve is not None:
             try:
                 self._resolve()
@@ -345,22 +359,14 @@ class StepWriter:
                 pass_on_interruption(error)
                 self.note_failure(f"results could not be read back: {type(error).__name__}: {error}")
         # A record never names a file that is not complete. The flush thread only waits: it would compete with training.
-        self._files.drain(write=not on_flush_thread())
-        for start in range(0, count, 2 * _CHUNK):
-            self._write_records(self._records[start : min(start + 2 * _CHUNK, count)])
-        del self._records[:count]
-        parents = self._parents[:]
-        self._files.append_parents(self._encode(parents[::2], parents[1::2]))
-        del self._parents[: len(parents)]
-        calls = self._calls[:]
-        self._files.append_stacks(calls[::2], calls[1::2])
-        del self._calls[: len(calls)]
-
-    def _write_records(self, batch: Sequence[Any]) -> None:
-        names, records = batch[::2], batch[1::2]
-        kept = self._files.append_records(self._encode(names, records))
-        self._lost += len(names) - kept
-        self._name_hashes.extend(map(hash, names[:kept]))
+        files.drain(write=not on_flush_thread())
+        _write_out(waiting.records, count, lambda names, records: files.append_records(self._encode(names, records)))
+        _write_out(
+            waiting.parents,
+            len(waiting.parents),
+            lambda children, parents: files.append_parents(self._encode(children, parents)),
+        )
+        _write_out(waiting.calls, len(waiting.calls), files.append_stacks)
 
     def _encode(self, names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         try:
@@ -386,12 +392,12 @@ class StepWriter:
             return []
 
     def _counts(self) -> dict[str, Any]:
-        written = len(self._name_hashes)
+        records = self._waiting.records
         return {
-            "records": written,
+            "records": records.taken,
             "bytes": self._files.size,
-            "duplicates": written - len(set(self._name_hashes)),
-            "lost_records": self._lost,
+            "duplicates": records.taken - len(set(records.first_hashes)),
+            "lost_records": records.lost,
             "failures": list(self.failures),
             **self._files.counts,
         }

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msprobe.core import names
 from msprobe.core.names import CallName, Counters, RecordName, parse_name
 
 SEGMENT = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_characters="_"), min_size=1, max_size=8)
@@ -65,3 +66,19 @@ def test_counters_count_per_name_and_restart():
     assert [counters.take("a"), counters.take("a"), counters.take("b")] == [0, 1, 0]
     counters.reset()
     assert counters.take("a") == 0
+
+
+PIECES = st.sampled_from(
+    ["Module", "Cell", "Functional", "Tensor", "forward", "backward", "parameters_grad", "0", "12"]
+)
+ODD = st.sampled_from(["", ".", "..", "#", "#2", "a", "layers.3", "Linear", "\n", "\u0663", "\u00b2", "#x.0.forward"])
+
+
+@given(
+    st.lists(st.one_of(PIECES, ODD), max_size=8).map(".".join)
+    | st.text("MoCedul.#0123forwabckpmts_", max_size=40)
+    | st.from_regex(r"(Module|Cell|Torch)(\.[a-c#]*){0,3}\.[0-9]{1,2}\.(forward|backward)(#1)?", fullmatch=True)
+    | st.from_regex(r"(Module|Cell|Torch)(\.[a-c]*){0,3}\.(forward|parameters_grad)\.[0-9]{1,2}(#1)?", fullmatch=True)
+)
+def test_names_that_are_taken_apart_quickly_are_those_of_the_grammar(text):
+    assert parse_name(text) == names._by_grammar(text)

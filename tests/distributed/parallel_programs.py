@@ -241,6 +241,33 @@ def square_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output - target).pow(2).mean()
 
 
+def schedule_step(
+    schedule: Any,
+    models: list[nn.Module],
+    batch: torch.Tensor | None,
+    target: torch.Tensor | None,
+    debugger: Any,
+    root: Any,
+) -> list[torch.Tensor]:
+    """One step of a pipeline schedule, recorded as that of ``root``; losses and gradients of this rank's stages.
+
+    The first stage is given a batch, the last one a target; None stands for those of other ranks.
+    """
+    losses: list[torch.Tensor] = []
+    if debugger is not None:
+        debugger.start(root)
+    given = () if batch is None else (batch,)
+    schedule.step(*given, **({} if target is None else {"target": target, "losses": losses}))
+    if debugger is not None:
+        debugger.stop()
+        debugger.step()
+    seen = [loss.detach() for loss in losses]
+    for model in models:
+        seen += [local(parameter.grad) for parameter in model.parameters()]
+        model.zero_grad()
+    return seen
+
+
 def run_pipeline(rank: int, schedule_name: str, debugger: Any = None) -> list[torch.Tensor]:
     """Two steps of four micro-batches; returns losses and gradients of this rank's stages."""
     schedule_class = getattr(pipelining, schedule_name)
@@ -256,22 +283,12 @@ def run_pipeline(rank: int, schedule_name: str, debugger: Any = None) -> list[to
     ]
     schedule = schedule_class(stages if several else stages[0], n_microbatches=4, loss_fn=square_loss)
     seen: list[torch.Tensor] = []
+    is_last = rank == dist.get_world_size() - 1
     for _ in range(2):
         torch.manual_seed(1)
         inputs, targets = torch.randn(8, WIDTH), torch.randn(8, 2)
-        losses: list[torch.Tensor] = []
-        if debugger is not None:
-            debugger.start(models)
-        given = (inputs,) if rank == 0 else ()
-        last = {"target": targets, "losses": losses} if rank == dist.get_world_size() - 1 else {}
-        schedule.step(*given, **last)
-        if debugger is not None:
-            debugger.stop()
-            debugger.step()
-        seen += [loss.detach() for loss in losses]
-        for model in models:
-            seen += [local(parameter.grad) for parameter in model.parameters()]
-            model.zero_grad()
+        given = inputs if rank == 0 else None
+        seen += schedule_step(schedule, models, given, targets if is_last else None, debugger, models)
     return seen
 
 

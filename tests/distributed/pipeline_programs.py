@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from parallel_programs import local
+from parallel_programs import schedule_step
 from ranks import make_debugger
 from torch import nn
 from torch.distributed import pipelining
@@ -123,20 +123,10 @@ def train(schedule_name: str, debugger: Any, *, sharded: bool = False, spoilt: s
     if sharded:  # each rank has its half of every micro-batch
         batch = torch.cat([part.chunk(2)[rank % 2] for part in batch.chunk(MICRO_BATCHES)])
     seen: list[torch.Tensor] = []
+    root = models if several else models[0]
+    given, target = (batch if place == 0 else None), (batch if place == stages - 1 else None)
     for _ in range(2):
-        losses: list[torch.Tensor] = []
-        if debugger is not None:
-            debugger.start(models if several else models[0])
-        schedule.step(
-            *((batch,) if place == 0 else ()), **({"target": batch, "losses": losses} if place == stages - 1 else {})
-        )
-        if debugger is not None:
-            debugger.stop()
-            debugger.step()
-        seen += [loss.detach() for loss in losses]
-        for model in models:
-            seen += [local(parameter.grad) for parameter in model.parameters()]
-            model.zero_grad()
+        seen += schedule_step(schedule, models, given, target, debugger, root)
     return seen
 
 
