@@ -23,6 +23,7 @@ The result is the same for every number of threads, instruction set and layout o
 """
 
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any, TypeAlias
 
 _Reduction: TypeAlias = tuple[float, float, float, float, int, int, int]
@@ -64,6 +65,9 @@ def find_nonfinite(ptr: int, numel: int, dtype_code: int, /) -> bool:
 
 def encode_values(values: Iterable[Any], spec: tuple[Any, ...], /) -> list[Any]:
     """Return the dump entries of a sequence of values; see ``msprobe/measure/fast_entries.py``."""
+
+def stack_key(frame: FrameType | None, anchor: FrameType | None, outer: object, inclusive: bool, /) -> bytes | None:
+    """Return what tells the stack from `frame` to `anchor` from others; see ``msprobe.core.call_stack.stack_key``."""
 
 def isa() -> str:
     """Return the kernels in use: ``avx512``, ``avx2``, ``baseline`` (x86-64) or ``portable`` (other processors).

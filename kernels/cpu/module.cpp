@@ -1,6 +1,7 @@
 // Python module msprobe.kernels._native, on CPython's limited API (one binary for 3.10 and later).
 #include "arguments.h"
 #include "entries.h"
+#include "frames.h"
 
 #include <new>
 #include <vector>
@@ -263,6 +264,16 @@ PyObject* py_encode(PyObject*, PyObject* const* values, Py_ssize_t count) {
   }
 }
 
+PyObject* py_stack_key(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  const Arguments args("stack_key", values, count);
+  if (!args.count_within(4, 4)) return nullptr;
+  try {
+    return stack_key(values[0], values[1], values[2], values[3] == Py_True);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
 PyObject* py_encoded_count(PyObject*, PyObject*) { return encoded_count(); }
 
 PyObject* py_isa(PyObject*, PyObject*) { return PyUnicode_FromString(kernels().isa); }
@@ -305,6 +316,10 @@ PyMethodDef methods[] = {
     {"encode_pairs", method(py_encode<encode_pairs>), METH_FASTCALL,
      "encode_pairs(dict, encoder) -> fragment of the whole JSON object, a dict of entries if a value is not plain, or\n"
      "None if a key is not plain text"},
+    {"stack_key", method(py_stack_key), METH_FASTCALL,
+     "stack_key(frame, anchor, outer, inclusive) -> bytes that tell the stack from `frame` outwards to `anchor` from\n"
+     "others: ids of `outer` and of code objects, and instruction offsets. `anchor`: where the walk ends, and whether\n"
+     "that frame itself belongs to it (`inclusive`); None: the whole stack. None if `anchor` is not on the stack."},
     {"encoded_count", py_encoded_count, METH_NOARGS, "encoded_count() -> tensors measured by encode_values so far"},
     {"isa", py_isa, METH_NOARGS, "isa() -> 'avx512', 'avx2', 'baseline' or 'portable': the kernels in use"},
     {nullptr, nullptr, 0, nullptr},

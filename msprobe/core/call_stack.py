@@ -8,9 +8,10 @@ call and shared by everything inside.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import TypeAlias
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 _COMPILER = str(Path("torch", "_dynamo"))  # torch's compiler, around the user's compiled functions
@@ -30,6 +31,9 @@ class StackNode:
         self.in_clip_grad: bool = in_clip_grad or (outer is not None and outer.in_clip_grad)
 
 
+KeyOf: TypeAlias = Callable[[FrameType | None, FrameType | None, StackNode | None, bool], Hashable | None]
+
+
 class StackBook:
     """All distinct stacks of a run.
 
@@ -39,15 +43,22 @@ class StackBook:
         Code of the framework's functions that clip gradients.
     redispatch : CodeType, optional
         Code of what runs because of the capture; its caller is the function that runs a second time.
+    key_of : callable, optional
+        Does quickly what :func:`stack_key` does.
     """
 
-    def __init__(self, clip: Collection[CodeType] = (), redispatch: CodeType | None = None) -> None:
+    def __init__(
+        self, clip: Collection[CodeType] = (), redispatch: CodeType | None = None, key_of: KeyOf | None = None
+    ) -> None:
         self._clip = clip
         self._redispatch = redispatch
-        self._nodes: dict[tuple[int, ...], StackNode] = {}
+        self._key_of = key_of or stack_key
+        self._nodes: dict[Hashable, StackNode] = {}
         self._rendered: dict[tuple[int, int], str | None] = {}
 
-    def node(self, frame: FrameType | None, anchor: FrameType | None, outer: StackNode | None) -> StackNode | None:
+    def node(
+        self, frame: FrameType | None, anchor: FrameType | None, outer: StackNode | None, inclusive: bool = False
+    ) -> StackNode | None:
         """The stack from ``frame`` outwards.
 
         Parameters
@@ -55,28 +66,27 @@ class StackBook:
         frame : FrameType
             Innermost frame.
         anchor : FrameType, optional
-            Frame of the innermost running module call; its own outside is ``outer``.
+            Frame whose outside does not change, such as that of the innermost running module call.
         outer : StackNode, optional
             Stack outside ``anchor``.
+        inclusive : bool
+            Whether ``anchor`` itself belongs to the stack.
 
         Returns
         -------
         StackNode or None
-            None if ``anchor`` is not on the stack: the module call it belongs to is over.
+            None if ``anchor`` is not on the stack: what it ran is over.
         """
-        key = [id(outer)]
-        walked = frame
-        while walked is not None and walked is not anchor:
-            key.append(id(walked.f_code))
-            key.append(walked.f_lasti)
-            walked = walked.f_back
-        if walked is None and anchor is not None:
+        key = self._key_of(frame, anchor, outer, inclusive)
+        if key is None:
             return None
-        found = self._nodes.get(tuple(key))
+        found = self._nodes.get(key)
         if found is None:
-            codes = tuple(step.f_code for step in _walk(frame, anchor))
-            found = self.traced(codes, tuple(key[2::2]), outer)  # keeps the codes alive, so their ids stay theirs
-            self._nodes[tuple(key)] = found
+            frames = [*_walk(frame, anchor)]
+            if inclusive and anchor is not None:
+                frames.append(anchor)
+            codes = tuple(step.f_code for step in frames)  # keeps them alive, so their ids stay theirs
+            found = self._nodes[key] = self.traced(codes, tuple(step.f_lasti for step in frames), outer)
         return found
 
     def traced(self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None) -> StackNode:
@@ -101,6 +111,22 @@ class StackBook:
         if key not in self._rendered:
             self._rendered[key] = None if code is self._redispatch else _format_frame(code, offset)
         return self._rendered[key]
+
+
+def stack_key(
+    frame: FrameType | None, anchor: FrameType | None, outer: StackNode | None, inclusive: bool
+) -> Hashable | None:
+    """What tells a stack from others: see :meth:`StackBook.node`. None if ``anchor`` is not on the stack."""
+    key = [id(outer)]
+    walked = frame
+    while walked is not None and walked is not anchor:
+        key += (id(walked.f_code), walked.f_lasti)
+        walked = walked.f_back
+    if walked is not anchor:
+        return None
+    if inclusive and anchor is not None:
+        key += (id(anchor.f_code), anchor.f_lasti)
+    return tuple(key)
 
 
 def _walk(frame: FrameType | None, anchor: FrameType | None) -> Iterator[FrameType]:

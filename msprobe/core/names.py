@@ -146,12 +146,14 @@ class CallName:
 
     __slots__ = ("base", "forward", "index", "module", "parent", "tag")
 
-    def __init__(self, base: str, index: int, *, module: bool = False, tag: str = "") -> None:
+    def __init__(
+        self, base: str, index: int, module: bool = False, tag: str = "", parent: CallName | str | None = None
+    ) -> None:
         self.base = base
         self.index = index
         self.module = module
         self.tag = tag
-        self.parent: CallName | str | None = None
+        self.parent = parent
         self.forward = f"{base}.forward.{index}" if module else f"{base}.{index}.forward"
         if tag:
             self.forward += f"#{tag}"

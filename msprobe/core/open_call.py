@@ -46,41 +46,30 @@ class OpenCall:
         What the task's watcher knows about it.
     """
 
-    __slots__ = (
-        "call",
-        "choice",
-        "edges",
-        "epoch",
-        "expansion",
-        "frame",
-        "handled",
-        "module",
-        "node",
-        "outer",
-        "parent",
-        "record",
-        "since",
-        "switched_mode",
-        "trusted",
-        "wants_gradients",
-        "watched",
-    )
+    # Defaults belong to the class: most calls never set most of them, and a call is begun thousands of times a step.
+    expansion: Choice = NOTHING
+    record: dict[str, Any] | None = None
+    edges: Any = None
+    since = 0
+    frame: FrameType | None = None
+    outer: StackNode | None = None
+    handled = 0
+    switched_mode = False
+    trusted = False
+    watched: Any = None
+    wants_gradients = False
+    choice: Choice = NOTHING
 
-    def __init__(self, call: CallName, parent: CallName | str | None) -> None:
+    def __init__(
+        self,
+        call: CallName,
+        parent: CallName | str | None,
+        epoch: int = 0,
+        module: Any = None,
+        node: StackNode | None = None,
+    ) -> None:
         self.call = call
         self.parent = parent
-        self.choice: Choice = NOTHING
-        self.expansion: Choice = NOTHING
-        self.record: dict[str, Any] | None = None
-        self.edges: Any = None
-        self.node: StackNode | None = None
-        self.since = 0
-        self.epoch = 0
-        self.module: Any = None
-        self.frame: FrameType | None = None
-        self.outer: StackNode | None = None
-        self.handled = 0
-        self.switched_mode = False
-        self.trusted = False
-        self.wants_gradients = False
-        self.watched: Any = None
+        self.epoch = epoch
+        self.module = module
+        self.node = node

@@ -92,12 +92,16 @@ class Recorder:
         self.counters = Counters()
         self.data_mode = config.data_mode
         self._values = config.task != "structure"
+        self._forward = self._values and config.data_mode.forward
+        self._backward = config.data_mode.backward
+        self._input, self._output = config.data_mode.input, config.data_mode.output
         self._resolving = threading.RLock()
         self._tensors = config.task == "tensor"
         self._some_tensors = bool(config.tensor_list)
         self.saves_tensors = self._tensors or self._some_tensors
         self.keeps_stacks = config.extra_info
         self._hierarchy = config.extra_info and config.level in _MODULE_LEVELS
+        self._phases_placed: set[str] = set()
 
     # -- calls
 
@@ -133,32 +137,42 @@ class Recorder:
         call = self.name_call(base, module=module is not None)
         if call.tag:
             self.coverage.recomputed += 1
-        node = stack_of(frame) if self.keeps_stacks else None  # first: it drops modules that ended untold
-        modules = self.threads.modules
-        inner = modules[-1] if modules else None
-        call.parent = inner.call if inner is not None else call.parent or self._phase(frame)
-        opened = OpenCall(call, call.parent)
-        opened.epoch = self.epoch
-        opened.module, opened.node = module, node
+        keeps_stacks = self.keeps_stacks
+        node = stack_of(frame) if keeps_stacks else None  # first: it drops modules that ended untold
+        threads = self.threads
+        inner: OpenCall | None = None
+        if threads.modules:
+            inner = threads.modules[-1]
+            parent: CallName | str | None = inner.call
+        else:  # asking for the stack has shown that the phase lasts
+            parent = call.parent or (threads.phase if keeps_stacks else self._phase(frame))
+        call.parent = parent
+        opened = OpenCall(call, parent, self.epoch, module, node)
         if self.selection.everything:
             opened.choice = ALL
-        else:
-            enclosing = inner.expansion if inner is not None else NOTHING
-            opened.choice, opened.expansion = self.selection.enter(call, enclosing)
-        opened.wants_gradients = self.data_mode.backward and self.selection.may_record_backward(opened.choice)
-        if not (opened.choice.forward or opened.wants_gradients):
-            self.coverage.filtered += 1
-            if module is None:
-                self.selection.leave(call)
-                return None
-        # A module that is left out still has its place: what is recorded inside hangs on it.
-        if self.keeps_stacks and (module is not None or opened.choice.forward or opened.choice.backward):
+            opened.wants_gradients = self._backward
+        elif not self._select(opened, inner):
+            return None
+        if keeps_stacks:
             self._describe(opened, call.forward)
         return opened
 
+    def _select(self, opened: OpenCall, inner: OpenCall | None) -> bool:
+        """Decide about a call; False if nothing is to be known of it."""
+        call, selection = opened.call, self.selection
+        enclosing = inner.expansion if inner is not None else NOTHING
+        opened.choice, opened.expansion = selection.enter(call, enclosing)
+        opened.wants_gradients = self._backward and selection.may_record_backward(opened.choice)
+        if opened.wants_gradients or opened.choice.forward:
+            return True
+        self.coverage.filtered += 1
+        if opened.module is None:
+            selection.leave(call)
+        return opened.module is not None
+
     def records_forward(self, opened: OpenCall) -> bool:
         """Whether the call has a forward record."""
-        return self._values and opened.choice.forward and self.data_mode.forward
+        return self._forward and opened.choice.forward
 
     def abort(self, opened: OpenCall, error: BaseException | None) -> None:
         """The call raised: keep its inputs under a tagged name, and give its index to the next call."""
@@ -206,62 +220,83 @@ class Recorder:
     def encode_inputs(self, call: CallName, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The part of a forward record that tells of its arguments."""
         encoder = self.encoder
-        prefix = call.forward if self.wants_tensors(call.forward) else None
+        prefix = call.forward if self.saves_tensors and self.wants_tensors(call.forward) else None
         return {
             "input_args": encoder.encode_sequence(args, prefix and f"{prefix}.input"),
             "input_kwargs": encoder.encode_mapping(kwargs, prefix and f"{prefix}.kwargs") if kwargs else EMPTY,
         }
 
-    def encode_outputs(self, opened: OpenCall, record: dict[str, Any], output: Any) -> None:
-        """Add what a call returned, and a module's own parameters, to its forward record."""
+    def encode_outputs(self, opened: OpenCall, record: dict[str, Any], results: Sequence[Any]) -> None:
+        """Add what a call returned (:func:`as_sequence`), and a module's own parameters, to its forward record."""
         encoder = self.encoder
-        name = opened.call.forward
-        prefix = name if self.wants_tensors(name) else None
+        prefix = None
+        if self.saves_tensors and self.wants_tensors(opened.call.forward):
+            prefix = opened.call.forward
         if opened.module is not None:
             own = self.own_parameters(opened.module)
             record["parameters"] = encoder.encode_mapping(own, prefix and f"{prefix}.parameters")
-        record["output"] = encoder.encode_sequence(as_sequence(output), prefix and f"{prefix}.output")
+        record["output"] = encoder.encode_sequence(results, prefix and f"{prefix}.output")
 
     def _describe(self, opened: OpenCall, name: str) -> None:
-        """Keep the stack of the call and its place in the hierarchy under ``name``."""
-        node = opened.node
-        if node is not None and opened.choice.forward:
+        """Keep the stack of the call and its place in the hierarchy under ``name``.
+
+        A module that is left out still has its place: what is recorded inside hangs on it.
+        """
+        node, choice = opened.node, opened.choice
+        if node is not None and choice.forward:
             self.writer.add_stack(name, node)  # type: ignore[union-attr]
-        if self._hierarchy:
+        if self._hierarchy and (choice.forward or choice.backward or opened.module is not None):
             parent = opened.parent
             if parent is None and node is not None and node.in_clip_grad:
                 parent = opened.parent = "clip_grad"
             if isinstance(parent, CallName):
                 self.writer.add_parent(name, parent.forward)  # type: ignore[union-attr]
             else:
-                if parent is not None:
+                if parent is not None and parent not in self._phases_placed:
+                    self._phases_placed.add(parent)
                     self.writer.add_parent(parent, None)  # type: ignore[union-attr]
                 self.writer.add_parent(name, parent)  # type: ignore[union-attr]
 
     def stack_node(self, frame: FrameType | None) -> StackNode | None:
         """The distinct stack from ``frame`` outwards."""
-        modules = self.threads.modules
+        threads, stacks = self.threads, self.stacks
+        modules = threads.modules
         while modules and frame is not None:
             inner = modules[-1]
-            node = self.stacks.node(frame, inner.frame, inner.outer)
+            node = stacks.node(frame, inner.frame, inner.outer)
             if node is not None:
                 return node
             modules.pop()  # its forward ended without telling: an exception that no hook sees
             self.encoder.trust_versions(on=False)
-        return self.stacks.node(frame, None, None) if frame is not None else None
+        if frame is None:
+            return None
+        if threads.phase_frame is not None:
+            node = self._node_in_phase(frame, threads, threads.phase_frame)
+            if node is not None:
+                return node
+        return stacks.node(frame, None, None)
+
+    def _node_in_phase(self, frame: FrameType, threads: ThreadState, phase: FrameType) -> StackNode | None:
+        """The distinct stack of a call that a phase makes; None if the phase is over, which is noted."""
+        if threads.phase_outer is None and phase.f_back is not None:
+            threads.phase_outer = self.stacks.node(phase.f_back, None, None)
+        node = self.stacks.node(frame, phase, threads.phase_outer, True)
+        if node is None:  # an optimiser step that raised tells no hook
+            self.end_phase()
+        return node
 
     def begin_phase(self, name: str, frame: FrameType) -> None:
         """Calls of this thread that belong to no module belong to ``name`` while ``frame`` runs."""
-        self.threads.phase, self.threads.phase_frame = name, frame
+        self.threads.phase, self.threads.phase_frame, self.threads.phase_outer = name, frame, None
 
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""
-        self.threads.phase = self.threads.phase_frame = None
+        self.threads.phase = self.threads.phase_frame = self.threads.phase_outer = None
         self.encoder.trust_versions(on=False)
 
     def _phase(self, frame: FrameType | None) -> str | None:
-        if self.threads.phase is None:
-            return None
+        if self.threads.phase is None or frame is None:  # None: compiled code, which runs in no frame of its own
+            return self.threads.phase
         while frame is not None and frame is not self.threads.phase_frame:
             frame = frame.f_back
         if frame is None:  # an optimiser step that raised tells no hook
@@ -314,6 +349,7 @@ class Recorder:
         self.counters.reset()
         self.selection.reset()
         self.coverage.reset()
+        self._phases_placed.clear()
         self.encoder.null_reasons.clear()
         return report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from types import FrameType
 
+from msprobe.core.call_stack import StackNode
 from msprobe.core.open_call import OpenCall
 
 
@@ -24,6 +25,8 @@ class ThreadState(threading.local):
         ``"optimizer"`` while an optimiser step runs: parent of calls that belong to no module.
     phase_frame : FrameType or None
         Frame of what the phase is: when it is no longer running, the phase is over.
+    phase_outer : StackNode or None
+        Stack outside that frame, once a call has asked for it.
     has_mode : bool
         Whether the capture's function mode is on this thread's stack.
     """
@@ -33,4 +36,5 @@ class ThreadState(threading.local):
         everywhere.append(self.modules)
         self.phase: str | None = None
         self.phase_frame: FrameType | None = None
+        self.phase_outer: StackNode | None = None
         self.has_mode = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,10 +14,11 @@ from msprobe.dispatch.api_table import Api, ApiTable
 from msprobe.dispatch.call_site import Caller, CallSites, find_caller
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.departure import leave_after_call
-from msprobe.dispatch.recompute import prepares_recomputation
-from msprobe.dispatch.sharded_modules import is_wrapper_code
+from msprobe.dispatch.recompute import may_prepare, prepares_recomputation
+from msprobe.dispatch.sharded_modules import is_wrapper_code, may_be_wrapper_code
 
 if TYPE_CHECKING:
+    from msprobe.core.open_call import OpenCall
     from msprobe.dispatch.collectives import Collectives
 
 _NO_KWARGS: Mapping[str, Any] = {}
@@ -105,7 +107,12 @@ class ApiMode(TorchFunctionMode):
             api = self._wanted[func]
         except (KeyError, TypeError):
             api = self._classify(func)
-        if api is None or self.paused or not self._capture.running or _in_compiled_backward():
+        if (
+            api is None
+            or self.paused
+            or not self._capture.running
+            or (_task_id() != -1 and type(_current_node()).__name__ == COMPILED_BACKWARD)
+        ):
             if not self._capture.running:
                 leave_after_call(self, self._capture)
             return func(*args, **(kwargs or _NO_KWARGS))
@@ -156,7 +163,7 @@ class ApiMode(TorchFunctionMode):
         if api.ignored or api.engine:
             return None
         if api.at_site:
-            api = self._sites.resolve(api, caller, tuple(arguments()))
+            api = self._sites.resolve(api, caller.frame, tuple(arguments()), caller)
         return None if prepares_recomputation(api.base, caller.frame) else api
 
     def call(self, api: Api, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -164,15 +171,13 @@ class ApiMode(TorchFunctionMode):
         capture = self._capture
         with _DisableTorchFunction():
             try:
-                caller = find_caller(2)
-                if api.at_site:
-                    api = self._sites.resolve(api, caller, args)
-                wanted = api.risk >= self.lowest and not prepares_recomputation(api.base, caller.frame)
-                if wanted and is_wrapper_code(caller.frame):
-                    wanted = False
-                    capture.coverage.not_recorded["call that torch.distributed makes around the model"] += 1
-                written = self._sites.as_written(func, caller, args, kwargs) if caller.wrapped else (args, kwargs)
-                opened = capture.begin(api.base, *written, caller.frame) if wanted else None
+                frame = _getframe(2)
+                if id(frame.f_code) not in self._sites.plain:
+                    opened = self._begin(api, func, args, kwargs)
+                else:
+                    if api.at_site:
+                        api = self._sites.resolve(api, frame, args)
+                    opened = capture.begin(api.base, args, kwargs, frame) if api.risk >= self.lowest else None
             except Exception as error:  # noqa: BLE001 - hook boundary
                 opened = None
                 capture.failed(f"inputs of {api.base}", error)
@@ -193,17 +198,31 @@ class ApiMode(TorchFunctionMode):
                 alarm.sound()
         return output
 
+    def _begin(
+        self, api: Api, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> OpenCall | None:
+        """Begin a call from a frame that is not known to be plain: find who really calls, and how it is written."""
+        caller = find_caller(3)
+        frame = caller.frame
+        if api.at_site:
+            api = self._sites.resolve(api, frame, args, caller)
+        if api.risk < self.lowest or prepares_recomputation(api.base, frame):
+            return None
+        if is_wrapper_code(frame):
+            self._capture.coverage.not_recorded["call that torch.distributed makes around the model"] += 1
+            return None
+        if caller.wrapped:
+            args, kwargs = self._sites.as_written(func, caller, args, kwargs)
+        elif not (caller.dispatched or caller.functional or may_prepare(frame) or may_be_wrapper_code(frame)):
+            self._sites.note_plain(frame, _getframe(3))
+        return self._capture.begin(api.base, args, kwargs, frame)
+
     def _abort(self, opened: Any, error: BaseException) -> None:
         with _DisableTorchFunction():
             try:
                 self._capture.abort(opened, error)
             except Exception as failure:  # noqa: BLE001 - hook boundary
                 self._capture.failed(f"failed call of {opened.call.base}", failure)
-
-
-def _in_compiled_backward() -> bool:
-    """Whether a compiled backward graph runs: its probes record, not its operators."""
-    return _task_id() != -1 and type(_current_node()).__name__ == COMPILED_BACKWARD
 
 
 class hidden:  # noqa: N801 - used like a function

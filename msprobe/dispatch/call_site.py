@@ -94,32 +94,46 @@ class Written(NamedTuple):
 
 
 class CallSites:
-    """Final names of functions that look alike to torch, by calling instruction."""
+    """Final names of functions that look alike to torch, by calling instruction.
+
+    Attributes
+    ----------
+    plain : dict
+        Code objects, by id, that call APIs themselves and write their arguments as torch gets them.
+    """
 
     def __init__(self) -> None:
+        self.plain: dict[int, CodeType] = {}
         self._resolved: dict[tuple[int, int, int, bool], Api] = {}
         self._written: dict[tuple[int, int], Written | None] = {}
         self._parameters: dict[Any, tuple[str, ...] | None] = {}
         self._kept: list[object] = []  # code objects and Apis whose id is a key must stay alive
         self._instructions: dict[CodeType, list[dis.Instruction]] = {}
 
-    def resolve(self, api: Api, caller: Caller, args: tuple[Any, ...]) -> Api:
+    def note_plain(self, frame: FrameType, direct: FrameType) -> None:
+        """Remember that a caller is plain, if torch was called from its frame directly."""
+        if frame is direct:
+            self.plain[id(frame.f_code)] = frame.f_code
+
+    def resolve(self, api: Api, frame: FrameType, args: tuple[Any, ...], caller: Caller | None = None) -> Api:
         """The API that the calling instruction stands for.
 
         Parameters
         ----------
         api : Api
             What the function object alone says (``api.at_site`` is set).
-        caller : Caller
+        frame : FrameType
+            The caller's.
         args : tuple
             Positional arguments of the call, to tell ``1 + a`` from ``a + 1``.
+        caller : Caller, optional
+            More about the caller, if it is not plain.
         """
-        frame = caller.frame
         code = frame.f_code
         key = (id(code), frame.f_lasti, id(api), api.operator and _with_number(args))
         found = self._resolved.get(key)
         if found is None:
-            found = self._resolved[key] = self._decide(api, caller, args)
+            found = self._resolved[key] = self._decide(api, caller or Caller(frame, False, False, False), args)
             self._kept += (code, api)
         return found
 

@@ -17,15 +17,20 @@ from msprobe.core.call_stack import StackBook
 from msprobe.core.config_record import Config
 from msprobe.core.names import CallName
 from msprobe.core.open_call import OpenCall
-from msprobe.core.recorder import Recorder, as_sequence
+from msprobe.core.recorder import Encoder, Recorder, as_sequence
 from msprobe.dispatch.gradient_edges import InputEdges, plan_span, written_since
 from msprobe.dispatch.recompute import Recomputation
 from msprobe.dispatch.spans import GradientWatch
 from msprobe.dispatch.task_watchers import make_watcher
 from msprobe.dispatch.tensor_leaves import tensor_leaves
+from msprobe.measure.backends import native_module
 from msprobe.measure.encode import ValueEncoder
+from msprobe.measure.no_values import NoValues
 
 _sequence = torch._C._autograd._get_sequence_nr
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_task_id = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
 _REDISPATCH = torch.overrides.handle_torch_function.__code__  # runs because of the function mode
 _CLIP = tuple(
     getattr(function, "__wrapped__", function).__code__
@@ -44,21 +49,26 @@ class Capture(Recorder):
     trusts_versions = True  # whether a tensor with the version it had before needs no second reading
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, StackBook(_CLIP, _REDISPATCH))
+        super().__init__(config, StackBook(_CLIP, _REDISPATCH, getattr(native_module(), "stack_key", None)))
         self.recomputation = Recomputation()
         self.gradients = GradientWatch(self)
         self.watcher = make_watcher(config, self.selection, self.coverage, self.failed, self.resolve)
-        self.encoder: ValueEncoder = ValueEncoder(
+        self.encoder: Encoder = NoValues() if config.task == "structure" else self._make_encoder(config)
+        self.new_threads()
+
+    def _make_encoder(self, config: Config) -> ValueEncoder:
+        return ValueEncoder(
             task="structure" if config.task == "nan_check" else config.task,
             summary_mode=config.summary_mode,
             precision=config.precision,
             write_tensor=self._write_tensor if self.watcher is None else self.watcher.write_tensor,
             asynchronous=config.async_dump,
         )
-        self.new_threads()
 
     def name_call(self, base: str, *, module: bool) -> CallName:
         """Name of a call that begins now: a recomputed one has that of the call it repeats."""
+        if _top_hooks(True) is None and _task_id() == -1 and (_is_grad_enabled() or not self.recomputation.remembers):
+            return CallName(base, self.counters.take(base), module)  # no checkpoint can be involved
         return self.recomputation.name(base, self.counters.take, module=module)
 
     def begin(
@@ -85,13 +95,12 @@ class Capture(Recorder):
         opened = self.place(base, self.stack_node, frame, module)
         if opened is None:
             return None
-        call = opened.call
-        if self.records_forward(opened):
+        if self._forward and opened.choice.forward:
             if self.watcher is not None:
-                opened.watched = self.watcher.begin(call.forward)
-            if self.data_mode.input:
-                opened.record = self.encode_inputs(call, args, kwargs)
-        if opened.wants_gradients and torch.is_grad_enabled():
+                opened.watched = self.watcher.begin(opened.call.forward)
+            if self._input:
+                opened.record = self.encode_inputs(opened.call, args, kwargs)
+        if opened.wants_gradients and _is_grad_enabled():
             tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
             opened.edges = InputEdges(tensors)
             opened.since = _sequence()
@@ -105,29 +114,30 @@ class Capture(Recorder):
         ``written`` is what a call without output (``h[1:3] = x``) may have written to. Returns what the user wants to
         be told by an exception.
         """
-        if self._outlived(opened):
+        if opened.epoch != self.epoch or self.writer is None:
+            self._outlived(opened)
             return None
-        call = opened.call
         alarm = None
-        if self.records_forward(opened):
+        results = (output,) if type(output) is torch.Tensor else as_sequence(output)
+        if self._forward and opened.choice.forward:
             record = opened.record or {}
             if opened.watched is not None:
                 self.watcher.returned(opened.watched)  # type: ignore[union-attr]
-            if self.data_mode.output:
-                self.encode_outputs(opened, record, output)
+            if self._output:
+                self.encode_outputs(opened, record, results)
             if opened.watched is not None:
                 self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
                 alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
-            self.writer.add(call.forward, record)  # type: ignore[union-attr]
+            self.writer.add(opened.call.forward, record)
         if opened.edges is not None:
-            outputs = tensor_leaves((output,) if type(output) is torch.Tensor else as_sequence(output))
+            outputs = tensor_leaves(results)
             if written is not None:
                 outputs = written_since(opened.since, tensor_leaves((written,)))
             plan = plan_span(opened.edges, opened.since, outputs)
             if plan is not None:
                 self.gradients.watch(opened, plan, len(outputs))
         if not self.selection.everything:
-            self.selection.leave(call)
+            self.selection.leave(opened.call)
         return alarm
 
     def end_phase(self) -> None:

@@ -34,7 +34,12 @@ _sequence = torch._C._autograd._get_sequence_nr
 
 def prepares_recomputation(base: str, frame: FrameType) -> bool:
     """Whether a call is checkpointing's own: it detaches what goes into and comes out of a recomputation."""
-    return base == "Tensor.detach" and frame.f_globals.get("__name__") == "torch.utils.checkpoint"
+    return base == "Tensor.detach" and may_prepare(frame)
+
+
+def may_prepare(frame: FrameType) -> bool:
+    """Whether a frame is one of checkpointing."""
+    return frame.f_globals.get("__name__") == "torch.utils.checkpoint"
 
 
 def pack_of_checkpoint(hooks: tuple[Any, Any] | None) -> Any:

@@ -45,3 +45,9 @@ def is_wrapper_code(frame: FrameType) -> bool:
         caller = caller.f_back
         name = caller.f_globals.get("__name__") or "" if caller is not None else ""
     return name.startswith(_WRAPPERS) and not name.startswith(_COMPUTING)
+
+
+def may_be_wrapper_code(frame: FrameType) -> bool:
+    """Whether a call in ``frame`` can ever be one of a distributed wrapper, whoever has called it."""
+    name = frame.f_globals.get("__name__") or ""
+    return name in _BETWEEN or name.startswith(_WRAPPERS)

@@ -16,6 +16,7 @@ import torch
 
 from msprobe.core.backward_span import Span
 from msprobe.core.open_call import OpenCall
+from msprobe.core.recorder import as_sequence
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD
 from msprobe.dispatch.spans import needs_gradients
 from msprobe.graph.call_template import fill
@@ -181,7 +182,8 @@ class GraphRecorder:
             if event.reading is Reading.CALL:
                 tensors, numbers = tensors[call.tensors :], numbers[call.numbers :]
             record = opened.record = opened.record or {}
-            capture.encode_outputs(opened, record, fill(REGISTRY.results[event.call].output, tensors, numbers))
+            output = fill(REGISTRY.results[event.call].output, tensors, numbers)
+            capture.encode_outputs(opened, record, as_sequence(output))
 
     def _gradients(self, run: GraphRun, event: Event, tensors: Sequence[torch.Tensor]) -> None:
         span = run.spans.get(event.call)

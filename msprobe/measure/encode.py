@@ -110,8 +110,9 @@ class ValueEncoder(ValueWalk):
         if _is_tracing():  # torch.jit.trace would record sizes as tensors
             with Quiet():
                 return self._items(values, prefix, ())
-        if prefix is None and self._fast is not None:
-            return self._fast.encode(values)
+        fast = self._fast
+        if prefix is None and fast is not None:
+            return fast.encode_values(values, fast.active)
         return self._items(values, prefix, ())
 
     def encode_mapping(self, mapping: Mapping[Any, Any], prefix: str | None = None) -> Any:

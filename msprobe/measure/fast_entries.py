@@ -7,7 +7,7 @@ The Python objects of an entry, and the bytecode that makes them, cost several t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -61,15 +61,21 @@ class FastEntries:
         Round mean and norm to the tensor's dtype.
     checksum
         CRC-32 beside the statistics (md5), another checksum instead of them, or none.
+
+    Attributes
+    ----------
+    encode_values, active
+        ``encode_values(values, active)`` returns the JSON list of the entries: one fragment if all values are plain,
+        else a list of entries. To be called without a function of ours in between, which would take as long.
     """
 
-    __slots__ = ("_active", "_encode_pairs", "_encode_value", "_encode_values", "_known", "_measuring", "_trusting")
+    __slots__ = ("_encode_pairs", "_encode_value", "_known", "_measuring", "_trusting", "active", "encode_values")
 
     def __init__(self, fallback: Callable[[Any], Any], *, low: bool, checksum: ChecksumMode | None = None) -> None:
         native = native_module()
         self._known: dict[int, tuple[Any, int, bytes]] = {}
-        self._encode_values = getattr(native, "encode_values", None)
-        if native is None or self._encode_values is None:
+        self.encode_values: Any = getattr(native, "encode_values", None)
+        if native is None or self.encode_values is None:
             return
         self._encode_value = native.encode_value
         self._encode_pairs = native.encode_pairs
@@ -78,22 +84,18 @@ class FastEntries:
         spec = (types, _dtype_rows(low=low), orjson.Fragment, _weak(fallback), torch.get_num_threads(), THREADED)
         self._measuring = native.make_encoder((*spec, None, exchange, _CHECKSUMS[checksum]))
         self._trusting = native.make_encoder((*spec, self._known, exchange, _CHECKSUMS[checksum]))
-        self._active = self._measuring
+        self.active = self._measuring
 
     def __bool__(self) -> bool:
-        return self._encode_values is not None
-
-    def encode(self, values: Iterable[Any]) -> Any:
-        """Return the JSON list of the entries: one fragment if all values are plain, else a list of entries."""
-        return self._encode_values(values, self._active)  # type: ignore[misc]
+        return self.encode_values is not None
 
     def encode_one(self, value: Any) -> Any:
         """Return the entry of one value."""
-        return self._encode_value(value, self._active)
+        return self._encode_value(value, self.active)
 
     def encode_pairs(self, mapping: dict[Any, Any]) -> Any:
-        """Return the JSON object of the entries as `encode` does; None if a key needs the encoder in Python."""
-        return self._encode_pairs(mapping, self._active)
+        """Return the JSON object of the entries as `encode_values` does; None if a key needs the encoder in Python."""
+        return self._encode_pairs(mapping, self.active)
 
     def trust_versions(self, *, on: bool) -> None:
         """Use a tensor's entry again while its version counter stays the same, or measure it each time.
@@ -102,4 +104,4 @@ class FastEntries:
         a tensor without counting.
         """
         self._known.clear()
-        self._active = self._trusting if on else self._measuring
+        self.active = self._trusting if on else self._measuring

@@ -155,7 +155,7 @@ class MindsporeCapture(Recorder):
         if self.records_forward(opened):
             record = opened.record or {}
             if self.data_mode.output:
-                self.encode_outputs(opened, record, output)
+                self.encode_outputs(opened, record, as_sequence(output))
             self.writer.add(opened.call.forward, record)  # type: ignore[union-attr]
         if opened.edges is not None:
             self._watch(opened, output)

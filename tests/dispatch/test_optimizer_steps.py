@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +113,48 @@ def test_a_table_may_change_unless_hooks_of_it_are_still_to_be_called(handles: l
     optimizer.step()
     assert seen == [(False, True), (True, True), (True, False), (True, True)]
     assert may_change(own)
+
+
+class Failing(torch.optim.SGD):
+    """Raises in the middle of its second step, as one does that checks its gradients."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> None:
+        torch.add(self.param_groups[0]["params"][0].detach(), 1)
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("of the optimiser")
+        super().step(closure)
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_calls_belong_to_the_optimiser_while_its_step_runs(debugger: Factory, stacks: bool) -> None:
+    tool = debugger(**(MIX | {"extra_info": stacks}))
+    model = small_model()
+    optimizer = Failing(model.parameters(), lr=0.1)
+    with tool.capture(model):
+        train(model, optimizer, 1)
+        torch.mul(torch.ones(2), 2)
+        with pytest.raises(RuntimeError, match="of the optimiser"):
+            optimizer.step()
+        torch.mul(torch.ones(2), 3)
+    dump = dump_of(tool)
+    assert {"Torch.add.0.forward", "Torch.add.1.forward", "Torch.mul.0.forward", "Torch.mul.1.forward"} <= set(
+        dump.data
+    )
+    if not stacks:
+        return
+    parents = {name: dump.parents[name] for name in dump.data if name.startswith(("Torch.add.", "Torch.mul."))}
+    assert parents == {
+        "Torch.add.0.forward": "optimizer",
+        "Torch.mul.0.forward": None,
+        "Torch.add.1.forward": "optimizer",
+        "Torch.mul.1.forward": None,
+    }
+    callers = [line.partition(", in ")[2].split(",")[0] for line in dump.stacks["Torch.add.0.forward"]]
+    assert callers[:3] == ["step", "wrapper", "train"], callers
+    assert callers[3] == "test_calls_belong_to_the_optimiser_while_its_step_runs"
+    (construct,) = Path(tool._session.config.dump_path).glob("step0/*/construct.json")
+    names = [name for name, _ in json.loads(construct.read_bytes(), object_pairs_hook=list)]
+    assert len(names) == len(set(names))

@@ -1,0 +1,56 @@
+// Stacks of Python frames.
+//
+// Every recorded call asks where it comes from. Ten frames up are two hundred bytecode instructions in Python; here they
+// are thirty attributes. A frame's attributes belong to the limited API, its fields do not.
+#include "frames.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor_object.h"
+
+namespace msprobe {
+
+namespace {
+
+struct Names {
+  PyObject* back = PyUnicode_InternFromString("f_back");
+  PyObject* code = PyUnicode_InternFromString("f_code");
+  PyObject* offset = PyUnicode_InternFromString("f_lasti");
+};
+
+const Names& names() {
+  static const Names* const all = new Names;  // lives as long as the interpreter
+  return *all;
+}
+
+// Appends code object and instruction offset of a frame. False: an exception is set.
+bool append(PyObject* frame, std::vector<int64_t>* key) {
+  const Ref code(PyObject_GetAttr(frame, names().code));
+  const Ref offset(code ? PyObject_GetAttr(frame, names().offset) : nullptr);
+  if (!offset) return false;
+  key->push_back(reinterpret_cast<int64_t>(code.get()));
+  key->push_back(PyLong_AsLongLong(offset.get()));
+  return !PyErr_Occurred();
+}
+
+}  // namespace
+
+PyObject* stack_key(PyObject* frame, PyObject* anchor, PyObject* outer, bool inclusive) {
+  std::vector<int64_t> key;
+  key.reserve(64);
+  key.push_back(reinterpret_cast<int64_t>(outer));
+  Py_INCREF(frame);
+  Ref walked(frame);
+  while (walked.get() != Py_None && walked.get() != anchor) {
+    if (!append(walked.get(), &key)) return nullptr;
+    walked = Ref(PyObject_GetAttr(walked.get(), names().back));
+    if (!walked) return nullptr;
+  }
+  if (walked.get() != anchor) Py_RETURN_NONE;  // None is the anchor of a whole stack
+  if (inclusive && anchor != Py_None && !append(anchor, &key)) return nullptr;
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(key.data()),
+                                   static_cast<Py_ssize_t>(key.size() * sizeof(int64_t)));
+}
+
+}  // namespace msprobe
