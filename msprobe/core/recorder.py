@@ -68,6 +68,8 @@ class Recorder:
         Of the open step.
     epoch : int
         Number of steps closed so far. Hooks of an earlier epoch do nothing.
+    records_values : bool
+        Whether there are forward records at all.
     """
 
     thread_state: type[ThreadState] = ThreadState
@@ -92,7 +94,7 @@ class Recorder:
         self.counters = Counters()
         self.data_mode = config.data_mode
         self._values = config.task != "structure"
-        self._forward = self._values and config.data_mode.forward
+        self.records_values = self._values and config.data_mode.forward
         self._backward = config.data_mode.backward
         self._input, self._output = config.data_mode.input, config.data_mode.output
         self._resolving = threading.RLock()
@@ -172,7 +174,7 @@ class Recorder:
 
     def records_forward(self, opened: OpenCall) -> bool:
         """Whether the call has a forward record."""
-        return self._forward and opened.choice.forward
+        return self.records_values and opened.choice.forward
 
     def abort(self, opened: OpenCall, error: BaseException | None) -> None:
         """The call raised: keep its inputs under a tagged name, and give its index to the next call."""
@@ -252,10 +254,19 @@ class Recorder:
             if isinstance(parent, CallName):
                 self.writer.add_parent(name, parent.forward)  # type: ignore[union-attr]
             else:
-                if parent is not None and parent not in self._phases_placed:
-                    self._phases_placed.add(parent)
-                    self.writer.add_parent(parent, None)  # type: ignore[union-attr]
-                self.writer.add_parent(name, parent)  # type: ignore[union-attr]
+                self._place_in_phase(name, parent)
+
+    def _place_in_phase(self, name: str, phase: str | None) -> None:
+        if phase is not None and phase not in self._phases_placed:
+            self._phases_placed.add(phase)
+            self.writer.add_parent(phase, None)  # type: ignore[union-attr]
+        self.writer.add_parent(name, phase)  # type: ignore[union-attr]
+
+    def describe_in_phase(self, name: str, node: StackNode, phase: str) -> None:
+        """Keep the stack of a recorded call that a phase makes, and its place there."""
+        self.writer.add_stack(name, node)  # type: ignore[union-attr]
+        if self._hierarchy:
+            self._place_in_phase(name, phase)
 
     def stack_node(self, frame: FrameType | None) -> StackNode | None:
         """The distinct stack from ``frame`` outwards."""
@@ -287,11 +298,13 @@ class Recorder:
 
     def begin_phase(self, name: str, frame: FrameType) -> None:
         """Calls of this thread that belong to no module belong to ``name`` while ``frame`` runs."""
-        self.threads.phase, self.threads.phase_frame, self.threads.phase_outer = name, frame, None
+        threads = self.threads
+        threads.phase, threads.phase_frame, threads.phase_outer, threads.flat = name, frame, None, None
 
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""
-        self.threads.phase = self.threads.phase_frame = self.threads.phase_outer = None
+        threads = self.threads
+        threads.phase = threads.phase_frame = threads.phase_outer = threads.flat = None
         self.encoder.trust_versions(on=False)
 
     def _phase(self, frame: FrameType | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import FrameType
+from typing import Any
 
 from msprobe.core.call_stack import StackNode
 from msprobe.core.open_call import OpenCall
@@ -27,6 +28,8 @@ class ThreadState(threading.local):
         Frame of what the phase is: when it is no longer running, the phase is over.
     phase_outer : StackNode or None
         Stack outside that frame, once a call has asked for it.
+    flat : object or None
+        Begins the calls of that phase, if they are all alike.
     has_mode : bool
         Whether the capture's function mode is on this thread's stack.
     """
@@ -37,4 +40,5 @@ class ThreadState(threading.local):
         self.phase: str | None = None
         self.phase_frame: FrameType | None = None
         self.phase_outer: StackNode | None = None
+        self.flat: Any = None
         self.has_mode = False

@@ -290,8 +290,7 @@ class PytorchAdapter:
         self.capture.begin_phase("optimizer", frame)
         plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
         if plain:
-            self.capture.recomputation.remembers = False
-            self.capture.encoder.trust_versions(on=self.capture.trusts_versions)
+            self.capture.begin_flat_phase("optimizer", frame)
 
 
 def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:

@@ -14,6 +14,7 @@ from msprobe.dispatch.api_table import Api, ApiTable
 from msprobe.dispatch.call_site import Caller, CallSites, find_caller
 from msprobe.dispatch.capture import Capture
 from msprobe.dispatch.departure import leave_after_call
+from msprobe.dispatch.flat_phase import FlatPhase
 from msprobe.dispatch.recompute import may_prepare, prepares_recomputation
 from msprobe.dispatch.sharded_modules import is_wrapper_code, may_be_wrapper_code
 
@@ -168,7 +169,8 @@ class ApiMode(TorchFunctionMode):
 
     def call(self, api: Api, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run ``func`` as a recorded call of ``api``."""
-        capture = self._capture
+        recorder: Capture | FlatPhase = self._capture
+        opened: Any = None
         with _DisableTorchFunction():
             try:
                 frame = _getframe(2)
@@ -177,23 +179,30 @@ class ApiMode(TorchFunctionMode):
                 else:
                     if api.at_site:
                         api = self._sites.resolve(api, frame, args)
-                    opened = capture.begin(api.base, args, kwargs, frame) if api.risk >= self.lowest else None
+                    if api.risk >= self.lowest:
+                        flat = self._capture.threads.flat
+                        if flat is not None:
+                            recorder = flat
+                            opened = flat.begin(api.base, args, kwargs, frame)
+                        if opened is None:
+                            recorder = self._capture
+                            opened = recorder.begin(api.base, args, kwargs, frame)
             except Exception as error:  # noqa: BLE001 - hook boundary
                 opened = None
-                capture.failed(f"inputs of {api.base}", error)
+                self._capture.failed(f"inputs of {api.base}", error)
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
             if opened is not None:
-                self._abort(opened, error)
+                self._abort(api, recorder, opened, error)
             raise
         if opened is not None:
             alarm = None
             with _DisableTorchFunction():
                 try:
-                    alarm = capture.end(opened, output, args[0] if output is None and args else None)
+                    alarm = recorder.end(opened, output, args[0] if output is None and args else None)
                 except Exception as error:  # noqa: BLE001 - hook boundary
-                    capture.failed(f"outputs of {api.base}", error)
+                    self._capture.failed(f"outputs of {api.base}", error)
             if alarm is not None:
                 alarm.sound()
         return output
@@ -217,12 +226,12 @@ class ApiMode(TorchFunctionMode):
             self._sites.note_plain(frame, _getframe(3))
         return self._capture.begin(api.base, args, kwargs, frame)
 
-    def _abort(self, opened: Any, error: BaseException) -> None:
+    def _abort(self, api: Api, recorder: Capture | FlatPhase, opened: Any, error: BaseException) -> None:
         with _DisableTorchFunction():
             try:
-                self._capture.abort(opened, error)
+                recorder.abort(opened, error)
             except Exception as failure:  # noqa: BLE001 - hook boundary
-                self._capture.failed(f"failed call of {opened.call.base}", failure)
+                self._capture.failed(f"failed call of {api.base}", failure)
 
 
 class hidden:  # noqa: N801 - used like a function

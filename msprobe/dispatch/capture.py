@@ -18,6 +18,7 @@ from msprobe.core.config_record import Config
 from msprobe.core.names import CallName
 from msprobe.core.open_call import OpenCall
 from msprobe.core.recorder import Encoder, Recorder, as_sequence
+from msprobe.dispatch.flat_phase import FlatPhase
 from msprobe.dispatch.gradient_edges import InputEdges, plan_span, written_since
 from msprobe.dispatch.recompute import Recomputation
 from msprobe.dispatch.spans import GradientWatch
@@ -95,7 +96,7 @@ class Capture(Recorder):
         opened = self.place(base, self.stack_node, frame, module)
         if opened is None:
             return None
-        if self._forward and opened.choice.forward:
+        if self.records_values and opened.choice.forward:
             if self.watcher is not None:
                 opened.watched = self.watcher.begin(opened.call.forward)
             if self._input:
@@ -119,7 +120,7 @@ class Capture(Recorder):
             return None
         alarm = None
         results = (output,) if type(output) is torch.Tensor else as_sequence(output)
-        if self._forward and opened.choice.forward:
+        if self.records_values and opened.choice.forward:
             record = opened.record or {}
             if opened.watched is not None:
                 self.watcher.returned(opened.watched)  # type: ignore[union-attr]
@@ -139,6 +140,14 @@ class Capture(Recorder):
         if not self.selection.everything:
             self.selection.leave(opened.call)
         return alarm
+
+    def begin_flat_phase(self, name: str, frame: FrameType) -> None:
+        """A phase has begun whose calls nobody repeats or watches: torch's own code, and no closure of the user's."""
+        self.recomputation.remembers = False
+        self.encoder.trust_versions(on=self.trusts_versions)
+        alike = self.selection.everything and self.watcher is None and not self.saves_tensors
+        if alike and self.keeps_stacks and self._input and self._output:
+            self.threads.flat = FlatPhase(self, name, frame)
 
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""
