@@ -27,6 +27,7 @@ CASES = {
     "API call, forward": ("add", "L1"),
     "API call, forward and backward": ("add-backward", "L1"),
     "API call, md5": ("add", "L1 md5"),
+    "API call of an optimiser": ("optimizer", "L1"),
     "module call, forward": ("identity", "L0"),
     "module call, structure": ("identity", "structure"),
     "module call, after the last step": ("identity", "after the last step"),

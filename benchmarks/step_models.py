@@ -109,6 +109,15 @@ def chain(*, gradient: bool, calls: int = CHAIN) -> Workload:
     return Workload(None, step)
 
 
+def optimizer_chain(calls: int = CHAIN) -> Workload:
+    """A step of RMSprop, which makes six calls per parameter of 64 elements."""
+    parameters = [nn.Parameter(torch.ones(64)) for _ in range(calls // 6)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(64)
+    optimizer = torch.optim.RMSprop(parameters, foreach=False)
+    return Workload(None, optimizer.step)
+
+
 def module_chain(calls: int = CHAIN) -> Workload:
     """A Sequential of identities: what a module's record costs."""
     model = nn.Sequential(*(nn.Identity() for _ in range(calls)))
@@ -125,6 +134,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
     "add": lambda: chain(gradient=False),
     "add-backward": lambda: chain(gradient=True),
     "identity": module_chain,
+    "optimizer": optimizer_chain,
 }
 
 
