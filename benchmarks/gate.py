@@ -124,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "instructions" in options.parts or options.update:
         found = counted(options.cases)
         for case, count in found.items():
-            print(f"{case:34} {count:6.0f} instructions (before: {limits['instructions'].get(case, 'none')})", flush=True)
+            print(
+                f"{case:34} {count:6.0f} instructions (before: {limits['instructions'].get(case, 'none')})", flush=True
+            )
         if options.update:
             update(found, limits)
             return 0
