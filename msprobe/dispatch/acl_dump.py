@@ -79,6 +79,8 @@ class AclCapture(Capture):
         If ``list`` does not name exactly one API call.
     """
 
+    calls_alike = False
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._target = dump_target(config)

@@ -47,6 +47,7 @@ class Capture(Recorder):
     config : Config
     """
 
+    calls_alike = True  # whether all calls of an optimiser step are recorded alike
     trusts_versions = True  # whether a tensor with the version it had before needs no second reading
 
     def __init__(self, config: Config) -> None:
@@ -145,7 +146,7 @@ class Capture(Recorder):
         """A phase has begun whose calls nobody repeats or watches: torch's own code, and no closure of the user's."""
         self.recomputation.remembers = False
         self.encoder.trust_versions(on=self.trusts_versions)
-        alike = self.selection.everything and self.watcher is None and not self.saves_tensors
+        alike = self.calls_alike and self.selection.everything and self.watcher is None and not self.saves_tensors
         if alike and self.keeps_stacks and self._input and self._output:
             self.threads.flat = FlatPhase(self, name, frame)
 

@@ -127,6 +127,7 @@ class KernelCapture(Capture):
         Kernels of a lower class are left out, unless ``list`` names them in full.
     """
 
+    calls_alike = False
     # A kernel's outputs are measured before autograd counts its in-place write: the version is still the old one.
     trusts_versions = False
     thread_state = _Threads

@@ -202,6 +202,14 @@ def test_kernels_of_an_optimiser_have_it_as_parent(debugger: Debugger) -> None:
     assert dump.data["Aten._fused_adamw_.default.0.forward"]["output"][0][0]["Max"] < 1.0
 
 
+def test_kernels_of_an_optimiser_that_is_not_fused_stand_under_its_calls(debugger: Debugger) -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    dump = recorded(debugger, torch.optim.AdamW([parameter], foreach=False).step)
+    assert dump.parents["Aten.addcdiv_.default.0.forward"] == "Tensor.addcdiv_.0.forward"
+    assert dump.parents["Tensor.addcdiv_.0.forward"] == "optimizer"
+
+
 def test_kernels_of_a_second_thread_that_runs_a_module_are_seen(debugger: Debugger) -> None:
     model = nn.Sequential(nn.Tanh())
 
