@@ -7,7 +7,6 @@ decoded to the value it was. What cannot be rebuilt raises :class:`UnreplayableE
 from __future__ import annotations
 
 import math
-import pickle
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import torch
 
 from msprobe.replay.calls import ApiCall
 from msprobe.replay.generate import generate, statistics_of
+from msprobe.store.tensor_reader import DAMAGE
 
 _DEVICE = re.compile(r"(?:cpu|cuda|npu|xpu|mps)(?::(?:\d+|None))?\Z")
 _PLAIN_TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.distributed.tensor.DTensor")
@@ -178,7 +178,7 @@ class Rebuilder:
             return None
         try:
             tensor = torch.load(file, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        except (*DAMAGE, MemoryError) as error:
             self.notes.append(f"tensor file {name} cannot be read ({type(error).__name__}): made from its statistics")
             return None
         if tensor.dtype is not dtype or list(tensor.shape) != shape:

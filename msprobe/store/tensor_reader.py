@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import math
 import pickle
+import pickletools
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
+from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +29,23 @@ Array = NDArray[Any]
 #: Files with more elements' bytes than this are mapped instead of read.
 MAPPED_FROM = 1 << 26
 _LARGEST_PICKLE = 1 << 24
+#: What numpy, zipfile and pickle raise for content that is damaged, or of a kind that torch never writes.
+DAMAGE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    RuntimeError,  # an encrypted archive; NotImplementedError: a compression or version that zipfile does not know
+    pickle.UnpicklingError,
+    struct.error,
+    zlib.error,
+    LZMAError,
+)
 _LOCAL_HEADER = 30
+_MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 
 _STORAGES = {
     "FloatStorage": "float32",
@@ -91,7 +112,9 @@ def read_tensor(path: str | Path) -> ReadTensor:
         raise
     except FileNotFoundError as error:
         raise TensorReadError(f"{file}: no such file") from error
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, pickle.UnpicklingError) as error:
+    except MemoryError as error:
+        raise TensorReadError(f"{file}: describes a tensor that does not fit into memory; is it damaged?") from error
+    except DAMAGE as error:
         raise TensorReadError(f"{file}: not a readable tensor file ({error}); was the copy complete?") from error
     except zipfile.BadZipFile as error:
         raise TensorReadError(
@@ -200,13 +223,24 @@ def _read_torch(file: Path) -> ReadTensor:
             raise TensorReadError(f"{file}: holds much more than one tensor")
         folder = pickles[0].filename.removesuffix("data.pkl")
         _check_byte_order(file, archive, folder)
-        with archive.open(pickles[0]) as stream:
-            found = _TensorUnpickler(stream).load()
+        found = _unpickle(archive.read(pickles[0]))
         if not isinstance(found, _Strided):
             raise TensorReadError(f"{file}: holds {type(found).__name__}, not one strided tensor")
         info = archive.getinfo(f"{folder}data/{found.storage.key}")
         raw = _elements(file, archive, info)
     return ReadTensor(_values(raw, found), found.dtype)
+
+
+def _unpickle(text: bytes) -> Any:
+    """Read a pickle, unless it is made to take memory.
+
+    The unpickler reserves a place for each number of its memo up to the largest, and room for a string before it has
+    seen it. `pickletools.genops` refuses lengths beyond the end of the text.
+    """
+    for opcode, argument, _ in pickletools.genops(text):
+        if opcode.name in _MEMO and int(argument or 0) > len(text):
+            raise pickle.UnpicklingError(f"memo entry {argument} in a pickle of {len(text)} bytes")
+    return _TensorUnpickler(BytesIO(text)).load()
 
 
 def _check_byte_order(file: Path, archive: zipfile.ZipFile, folder: str) -> None:

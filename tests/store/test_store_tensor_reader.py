@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,3 +96,49 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "words.npy", np.array(["a"]))
     with pytest.raises(TensorReadError, match="no numbers"):
         read_tensor(tmp_path / "words.npy")
+
+
+BOMBS = {
+    "memo": b"\x80\x02K\x01r\xff\xff\xff\x7f.",
+    "memo in text": b"\x80\x02K\x01p2000000000\n.",
+    "array of bytes": b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b"ab.",
+    "frame": b"\x80\x04\x95" + (1 << 40).to_bytes(8, "little") + b"K\x01.",
+    "marks": b"\x80\x02" + b"(" * 100_000 + b".",
+    "lists": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",
+}
+LIMITED = """
+import resource, sys
+from msprobe.store.tensor_reader import TensorReadError, read_tensor
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for path in sys.argv[1:]:
+    try:
+        read_tensor(path)
+    except TensorReadError as error:
+        print(error)
+"""
+
+
+def test_a_pickle_that_is_made_to_take_memory_is_refused_before_it_does(tmp_path: Path) -> None:
+    files = []
+    for name, content in BOMBS.items():
+        files.append(tmp_path / f"{name}.pt")
+        with zipfile.ZipFile(files[-1], "w") as archive:
+            archive.writestr("archive/data.pkl", content)
+    done = subprocess.run([sys.executable, "-c", LIMITED, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(BOMBS)
+    assert not [line for line in lines if "memory" in line], lines
+
+
+@pytest.mark.parametrize("damage", [(4, 64), (8, 1), (8, 32), (10, 99), (10, 12), (10, 14)])
+def test_what_zipfile_refuses_is_named_with_its_file(tmp_path: Path, damage: tuple[int, int]) -> None:
+    """Version, encryption, patches, compressions: in the central directory, at these offsets."""
+    file = tmp_path / "a.pt"
+    torch.save(torch.ones(2), file)
+    content = bytearray(file.read_bytes())
+    start = content.index(b"PK\x01\x02")
+    content[start + damage[0] + (2 if damage[0] == 4 else 0)] = damage[1]
+    file.write_bytes(content)
+    with pytest.raises(TensorReadError, match=re.escape(str(file))):
+        read_tensor(file)
