@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.api_mode import hidden
 from msprobe.graph.dynamo_hooks import (
     graph_breaks,
+    graphs_of_aot,
     inlining,
     leave_transforms,
     run_without_compiling,
@@ -25,25 +26,26 @@ from msprobe.graph.dynamo_hooks import (
     user_backend,
     with_backend,
 )
+from msprobe.graph.effects import Effects, effects_of
 from msprobe.graph.exact import exact_settings
 from msprobe.graph.graph_log import GraphLog
-from msprobe.graph.graph_plan import REGISTRY, GraphPlan
+from msprobe.graph.graph_plan import REGISTRY
 from msprobe.graph.instrument import add_run_input, copy_of, erase_marks, mark_unseen, marks_of
 from msprobe.graph.kernel_registry import KERNELS
+from msprobe.graph.probed_graph import Compiled, Forms, ProbedGraph, Way
 from msprobe.graph.self_check import SelfCheck
 from msprobe.graph.tracing import Tracing
 
 if TYPE_CHECKING:
     from msprobe.dispatch.api_mode import ApiMode
-    from msprobe.graph.recorder import GraphRecorder
 
 _UNFUSED = ("eager", "aot_eager")  # backends that round at each operator
+NO_AOT = "its backend does not use AOTAutograd"
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 COMPILED_AUTOGRAD = (
     "a backward pass was compiled as a whole: there are no parameters_grad records of it, and backward records of "
-    "calls outside compiled graphs may be missing"
+    "calls outside compiled graphs, and of graphs that ran beside the program, may be missing"
 )
-Compiled = Callable[..., Any]
 
 
 class ProbedBackends:
@@ -197,19 +199,44 @@ class ProbedBackend:
             seen = owner.tracing.last_graph()
             if owner.mode is not None:
                 mark_unseen(probed, owner.mode, seen)
+            effects = effects_of(module)
             with exact_settings(exact=owner.exact):
-                check = None
-                if owner.self_check:  # first: what a compilation leaves in Dynamo's context must be of the probed one
-                    check = SelfCheck.of(module, lambda: self.backend(module, inputs, **options))
-                plan = add_run_input(probed, seen, code, rounds=not owner.exact and self._may_round(module))
-                compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
+                clean = None
+                if not self._fuses() and owner.self_check and not effects.hindrance:
+                    clean = self.backend(module, inputs, **options)
+                plan = add_run_input(probed, seen, code)
+                compiled, way = self._with_probes(probed, inputs, options, effects)
         except Exception as error:  # noqa: BLE001 - ours, or the user's: then the next call raises it
             leave_transforms(depth)
             pass_on_interruption(error)
             return self._without_probes(module, inputs, options, error)
-        if check is not None:
-            owner.log.checks[plan.number] = check
-        return ProbedGraph(compiled, plan, owner, check)
+        if clean is None and (way.beside or (owner.self_check and not effects.hindrance)):
+            try:
+                with exact_settings(exact=owner.exact):
+                    clean = self.backend(module, inputs, **options)
+            except Exception as error:  # noqa: BLE001 - the program has a graph, and is not to lose it
+                pass_on_interruption(error)
+                way.give_up(f"it could not be compiled without probes: {type(error).__name__}: {error}")
+        check = SelfCheck(effects.hindrance) if owner.self_check else None
+        owner.log.compiled_with_probes(plan.number, way, check)
+        forms = Forms(compiled, clean, effects, way, check)
+        return ProbedGraph(forms, plan, lambda: owner.mode, partial(owner.log.without_probes, code))
+
+    def _with_probes(
+        self, probed: torch.fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any], effects: Effects
+    ) -> tuple[Compiled, Way]:
+        """Compile the graph with probes; how it is to run."""
+        known = graphs_of_aot()
+        compiled = self.backend(probed, [*inputs, torch.zeros((), dtype=torch.int64)], **options)
+        fuses = self._fuses() and not isinstance(getattr(compiled, "__self__", compiled), torch.fx.GraphModule)
+        hindrance = effects.hindrance
+        if effects.differentiable and torch.is_grad_enabled() and known is not None and graphs_of_aot() == known:
+            hindrance = hindrance or NO_AOT
+        return compiled, Way(fuses=fuses, hindrance=hindrance)
+
+    def _fuses(self) -> bool:
+        """Whether a probe can make the compiler round otherwise, because it does not run operators one by one."""
+        return getattr(self.backend, "compiler_name", "") not in _UNFUSED
 
     def _without_probes(
         self, module: torch.fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any], error: Exception
@@ -226,13 +253,6 @@ class ProbedBackend:
         if recorder is not None:
             recorder.capture.failed(f"compiled graph of {code.co_name} runs without probes", error)
         return compiled
-
-    def _may_round(self, module: torch.fx.GraphModule) -> bool:
-        """Whether a probe can make the compiler round a value that it would have kept in a wider type."""
-        if getattr(self.backend, "compiler_name", "") in _UNFUSED:
-            return False
-        examples = (node.meta.get("example_value") for node in module.graph.nodes)
-        return any(getattr(example, "dtype", None) in (torch.bfloat16, torch.float16) for example in examples)
 
 
 class CompiledBackward:
@@ -252,68 +272,3 @@ class CompiledBackward:
             return self._compiled(*inputs)
         with hidden(mode):
             return self._compiled(*inputs)
-
-
-class ProbedGraph:
-    """A compiled graph that tells the recorder when it runs."""
-
-    def __init__(self, compiled: Compiled, plan: GraphPlan, owner: ProbedBackends, check: SelfCheck | None) -> None:
-        self._compiled = compiled
-        self._plan = plan
-        self._owner = owner
-        self._check = check
-
-    def __call__(self, *inputs: Any) -> Any:
-        """Run the graph; its calls are recorded if a step is."""
-        recorder = REGISTRY.recorder()
-        number = -1
-        depth = 0
-        if recorder is not None:
-            depth = len(recorder.capture.threads.modules)
-            number = _enter(recorder, self._plan)
-        try:
-            if self._owner.mode is None:
-                output = self._run(inputs, number)
-            else:
-                with hidden(self._owner.mode):
-                    output = self._run(inputs, number)
-        except BaseException:
-            if recorder is not None and number >= 0:
-                recorder.fail(number, depth)
-            raise
-        if recorder is not None and number >= 0:
-            _leave(recorder, number)
-        return output
-
-    def _run(self, inputs: tuple[Any, ...], number: int) -> Any:
-        checked = self._check.begin(inputs) if self._check is not None and number >= 0 else None
-        output = self._compiled(*inputs, torch.tensor(number))
-        if checked is not None:
-            checked.end(output)
-        return output
-
-
-def _enter(recorder: GraphRecorder, plan: GraphPlan) -> int:
-    try:
-        return recorder.enter(plan, frame_of(plan.root))
-    except Exception as error:  # noqa: BLE001 - hook boundary
-        recorder.capture.failed(f"calls of compiled graph {plan.number}", error)
-        return -1
-
-
-def _leave(recorder: GraphRecorder, number: int) -> None:
-    try:
-        recorder.leave(number)
-    except Exception as error:  # noqa: BLE001 - hook boundary
-        recorder.capture.failed("records of a compiled graph", error)
-
-
-def frame_of(root: CodeType) -> FrameType | None:
-    """The frame that runs the compiled code of ``root``: another code object of the same name and file."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == root.co_name and code.co_filename == root.co_filename:
-            return frame
-        frame = frame.f_back
-    return None

@@ -49,6 +49,9 @@ PRIVATE_NAMES = (
         "torch._dynamo.symbolic_convert", "InliningInstructionTranslator.inline_call", "see API and module calls"
     ),
     PrivateName("torch._dynamo.variables.torch_function", "SymbolicTorchFunctionState", "see API calls in wrappers"),
+    PrivateName("torch._C._autograd", "_get_current_graph_task_keep_graph", "free what runs beside the program"),
+    PrivateName("torch._C", "_len_torch_dispatch_stack", "keep it from the program's modes"),
+    PrivateName("torch.utils._python_dispatch", "_disable_current_modes", "the same"),
     PrivateName("torch._C._functorch", "get_interpreter_stack", "leave out calls inside torch.vmap"),
     PrivateName("torch._C._functorch", "TransformType.Vmap", "the same"),
     PrivateName("torch._C._functorch", "get_dynamic_layer_stack_depth", "clean up after a backend that failed"),
@@ -122,6 +125,12 @@ def _break_reason(found: Any) -> BreakReason:
     frames = getattr(found, "user_stack", None) or [None]
     last = frames[-1]
     return BreakReason(str(found.reason), getattr(last, "filename", ""), getattr(last, "lineno", 0) or 0)
+
+
+def graphs_of_aot() -> str | None:
+    """Changes whenever AOTAutograd is given a graph; None where torch does not count them."""
+    counter = getattr(sys.modules.get("torch._functorch.aot_autograd"), "AOT_COUNTER", None)
+    return None if counter is None else repr(counter)
 
 
 def skip_reason(answer: Any) -> str | None:

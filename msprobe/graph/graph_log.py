@@ -46,10 +46,13 @@ class GraphLog:
 
     Attributes
     ----------
+    ways : dict of int to Way
+        By number of the graph; its text says where the program's values come from.
     checks : dict of int to SelfCheck
         By number of the graph; its text is the result.
     """
 
+    ways: dict[int, Any] = field(default_factory=dict)
     checks: dict[int, Any] = field(default_factory=dict)
     _breaks: dict[Remark, None] = field(default_factory=dict)
     _eager: dict[Remark, None] = field(default_factory=dict)
@@ -75,6 +78,12 @@ class GraphLog:
         if skip_reason is None or any(part in skip_reason for part in _NOTHING_TO_COMPILE):
             return
         self._eager[Remark(name, place_of(code), _first_line(skip_reason))] = None
+
+    def compiled_with_probes(self, graph: int, way: Any, check: Any) -> None:
+        """A graph is there; how it will run, and the check of its results, None if there is none."""
+        self.ways[graph] = way
+        if check is not None:
+            self.checks[graph] = check
 
     def without_probes(self, code: CodeType, reason: str) -> None:
         """A graph runs as the user's backend compiled it."""
@@ -103,15 +112,16 @@ class GraphLog:
 
     def _perturbed(self, runs: Mapping[int, int]) -> str | None:
         """Whether probes can have changed results, None if not."""
-        differing = [number for number in sorted(runs) if getattr(self.checks.get(number), "differs", False)]
+        inside = [number for number in sorted(runs) if not getattr(self.ways.get(number), "beside", False)]
+        differing = [number for number in inside if getattr(self.checks.get(number), "differs", False)]
         if differing:
             return f"self_check: results of compiled graphs {_numbers(differing)} differ from those without probes"
-        lossy = [number for number in sorted(runs) if REGISTRY.graphs[number].rounds]
+        lossy = [number for number in inside if getattr(self.ways.get(number), "perturbs", False)]
         if not lossy:
             return None
         return (
-            f"compiled graphs {_numbers(lossy)} compute in bfloat16 or float16: a probe can make the compiler round a "
-            'value that it would have kept in float32. "exact": true rules that out for Inductor'
+            f"compiled graphs {_numbers(lossy)} computed results with probes in them: a probe can make the compiler "
+            "compute other last bits; `computed` says why they did not run without"
         )
 
     def _graph(self, plan: GraphPlan, runs: int, probes: Mapping[int, int]) -> dict[str, Any]:
@@ -124,6 +134,8 @@ class GraphLog:
             "calls": len(calls),
             "probes": sum(probes[number] for number in calls) + KERNELS.probes_of(plan),
         }
+        if plan.number in self.ways:
+            entry["computed"] = str(self.ways[plan.number])
         check = self.checks.get(plan.number)
         return {**entry, "self_check": str(check)} if check is not None else entry
 

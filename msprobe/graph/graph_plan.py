@@ -145,8 +145,6 @@ class GraphPlan:
         API calls left out by ``risk_level``.
     left_out : mapping of str to int
         Other calls that are not recorded, by reason.
-    rounds : bool
-        Whether a probe can make the compiler round a value.
     """
 
     number: int
@@ -154,7 +152,6 @@ class GraphPlan:
     events: tuple[tuple[int, bool], ...]
     low_risk: int
     left_out: Mapping[str, int] = field(default_factory=dict)
-    rounds: bool = False
 
 
 class ProbeRegistry:

@@ -132,7 +132,7 @@ def _mark(graph: torch.fx.Graph, node: Node, api: Api) -> None:
         graph.call_function(end_call, (number, flight, len(result.tensors), *result.tensors))
 
 
-def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType, *, rounds: bool) -> GraphPlan:
+def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType) -> GraphPlan:
     """Give the graph one more input, the number of its run, and every mark that number.
 
     Parameters
@@ -143,8 +143,6 @@ def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType, *, rou
         What tracing has counted.
     root : code object
         Of the compiled frame.
-    rounds : bool
-        Whether probes can make the compiler round.
 
     Returns
     -------
@@ -173,10 +171,10 @@ def add_run_input(module: GraphModule, seen: TracedGraph, root: CodeType, *, rou
         if mark.args[1] is not runs[mark.graph] and mark.target is begin_call:
             mark.graph.erase_node(mark)
     recompile_all(module)
-    return register_calls(module, seen, root, rounds=rounds)
+    return register_calls(module, seen, root)
 
 
-def register_calls(module: GraphModule, seen: TracedGraph, root: CodeType, *, rounds: bool) -> GraphPlan:
+def register_calls(module: GraphModule, seen: TracedGraph, root: CodeType) -> GraphPlan:
     """Register the calls of a graph with marks; parameters as of :func:`add_run_input`."""
     marks = marks_of(module)
     ended = {mark.args[0] for mark in marks if mark.target is end_call}
@@ -186,7 +184,7 @@ def register_calls(module: GraphModule, seen: TracedGraph, root: CodeType, *, ro
         begins = mark.target is begin_call
         if not begins or number in ended or REGISTRY.calls[number].module is not None:  # else the call has raised
             events.append((number, begins))
-    plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out), rounds)
+    plan = GraphPlan(len(REGISTRY.graphs), root, tuple(events), seen.low_risk, dict(seen.left_out))
     REGISTRY.graphs.append(plan)
     return plan
 

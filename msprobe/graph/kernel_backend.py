@@ -19,13 +19,14 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_
 from msprobe.core.interruptions import pass_on_interruption
 from msprobe.dispatch.api_mode import COMPILED_BACKWARD, hidden
 from msprobe.dispatch.tensor_leaves import tensor_leaves
-from msprobe.graph.backend import Compiled, ProbedBackend, compiled_root, frame_of
+from msprobe.graph.backend import ProbedBackend, compiled_root
 from msprobe.graph.dynamo_hooks import aot_compilers, leave_transforms, transforms
 from msprobe.graph.exact import exact_settings
 from msprobe.graph.graph_plan import GraphPlan
 from msprobe.graph.instrument import copy_of, erase_marks, mark_unseen, register_calls
 from msprobe.graph.kernel_graph import label_calls, probe_kernels
 from msprobe.graph.kernel_registry import KERNELS, KernelGraph
+from msprobe.graph.probed_graph import Compiled, Way, frame_of
 
 if TYPE_CHECKING:
     from msprobe.dispatch.aten_mode import EnclosingMode
@@ -53,7 +54,7 @@ class KernelBackend(ProbedBackend):
             seen = owner.tracing.last_graph()
             mark_unseen(marked, mode, seen)
             label_calls(marked)
-            plan = register_calls(marked, seen, code, rounds=not owner.exact and self._may_round(module))
+            plan = register_calls(marked, seen, code)
             erase_marks(marked)
             halves = _Halves(plan, owner.log, code, mode)
             with exact_settings(exact=owner.exact), aot_compilers(halves.compiler):
@@ -62,8 +63,8 @@ class KernelBackend(ProbedBackend):
             leave_transforms(depth)
             pass_on_interruption(error)
             return UnprobedKernels(self._without_probes(module, inputs, options, error), mode)
-        if owner.self_check:
-            owner.log.checks[plan.number] = "not checked: level L2"
+        way = Way(fuses=self._fuses(), hindrance="at level L2 the kernels of the program itself are recorded")
+        owner.log.compiled_with_probes(plan.number, way, "not checked: level L2" if owner.self_check else None)
         if not halves.found:
             return UnprobedKernels(compiled, mode)
         return ProbedKernels(compiled, plan, mode)

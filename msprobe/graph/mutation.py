@@ -45,7 +45,11 @@ def may_write(function: Any, api: Api, args: list[Any], kwargs: dict[str, Any]) 
 
 def writes_by_name(api: Api) -> bool:
     """Whether the name of an API of torch says that it writes to an argument."""
-    last = api.name.rpartition(".")[2]
+    return name_writes(api.name.rpartition(".")[2])
+
+
+def name_writes(last: str) -> bool:
+    """Whether a function of torch with this name, without its namespace, writes to an argument."""
     if last.startswith(_WRITING_OPERATORS) and last not in ("__invert__", "__index__", "__int__"):
         return True
     return (last.endswith("_") and not last.endswith("__")) or last in _WITH_STATE

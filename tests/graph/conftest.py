@@ -21,3 +21,22 @@ def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the kernels of Inductor: equal ones of several tests are compiled once."""
+    return tmp_path_factory.mktemp("inductor")
+
+
+@pytest.fixture
+def quick_inductor(fresh_compiler: None, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile without optimisation and debug symbols: most of the time of such tests is spent in the C++ compiler."""
+    import torch._inductor.config as settings
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
+    monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    symbols = "torch._inductor.cpp_builder._get_inductor_debug_symbol_cflags"
+    monkeypatch.setattr(symbols, lambda: ([], []), raising=False)
+    with settings.patch({"cpp.vec_isa_ok": True}):  # else programs are compiled to find out
+        yield

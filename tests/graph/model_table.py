@@ -103,7 +103,7 @@ TABLE = {
     "operators": Row(lambda: (Operators(), torch.randn(2, 3, 4)), lambda model: model.blocks),
     "in-place": Row(lambda: (InPlace(), torch.randn(2, 6)), lambda model: [model.linear]),
     "breaks": Row(lambda: (Broken(), torch.randn(2, 4)), lambda model: [model.first, model.second], broken=True),
-    "blocks": Row(lambda: (Repeated(), torch.randn(2, 8)), lambda model: model.blocks),
+    "blocks": Row(lambda: (Repeated(), torch.randn(2, 8, 8)), lambda model: model.blocks),
     "tied": Row(lambda: (Tied(), tokens(11)), lambda model: [model.block, model.left, model.right]),
 }
 

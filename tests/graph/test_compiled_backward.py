@@ -64,3 +64,23 @@ def test_records_are_those_of_the_eager_run_and_results_are_unchanged(debugger, 
         for name in calls:
             assert_same(eager.data[name], compiled.data[name], name)
         assert "compiled as a whole" in compiled.coverage["notes"]["compiled autograd"]
+
+
+def test_gradients_are_right_where_the_backward_pass_alone_is_compiled_as_a_whole(debugger):
+    """The graph with probes ran beside: what its backward graph would have recorded is missing, and that is said."""
+    model, x = Model(), torch.randn(2, 4)
+    results = []
+    for recording in (False, True):
+        torch._dynamo.reset()
+        one = copy.deepcopy(model)
+        run = torch.compile(one, backend="aot_eager_decomp_partition")
+        tool = debugger(level="L1") if recording else None
+        with tool.capture(one) if tool is not None else contextlib.nullcontext():
+            loss = run(x)
+            with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+                loss.backward()
+        results.append([parameter.grad for parameter in one.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+    dump = dump_of(tool)
+    assert "Functional.gelu.0.forward" in dump.data
+    assert "graphs that ran beside the program, may be missing" in dump.coverage["notes"]["compiled autograd"]

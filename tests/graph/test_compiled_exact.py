@@ -1,4 +1,4 @@
-"""bfloat16 under Inductor: `exact` makes probes change no bit; without it coverage.json says that they can."""
+"""bfloat16: the program computes the bits that it has without probes; with `exact` the graph with probes does, too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled_models import train_step
+from model_table import one_layer
 from torch import nn
 
 
@@ -36,10 +37,12 @@ def half_model():
 
 
 @pytest.mark.slow
-def test_bfloat16_results_are_bitwise_those_of_the_unprobed_run_if_exact(debugger):
+@pytest.mark.usefixtures("quick_inductor")
+@pytest.mark.parametrize("exact", [True, False])
+def test_bfloat16_results_are_bitwise_those_of_the_unprobed_run(debugger, exact):
     model, x = half_model()
     twin = copy.deepcopy(model)
-    tool = debugger(level="mix", risk_level="ALL", exact=True)
+    tool = debugger(level="mix", risk_level="ALL", exact=exact, self_check=True)
     expected = train_step(model, torch.compile(model), x)
     run = torch.compile(twin)
     with tool.capture(twin):
@@ -49,18 +52,27 @@ def test_bfloat16_results_are_bitwise_those_of_the_unprobed_run_if_exact(debugge
     assert all(torch.equal(*pair) for pair in zip(expected, again, strict=True))
     notes = coverage_of(tool)["notes"]
     assert "perturbed" not in notes["compiled"]
-    assert notes["exact"].startswith("Inductor computes the same bits")
+    (graph,) = notes["compiled"]["graphs"]
+    if exact:
+        assert notes["exact"].startswith("Inductor computes the same bits")
+        assert graph["self_check"] == "bitwise equal: results of 1 runs, gradients of 1 runs"
+    else:
+        assert "differ" in graph["self_check"]
 
 
-def test_without_exact_coverage_says_that_probes_can_make_the_compiler_round(debugger):
-    model, x = half_model()
-    tool = debugger(level="L1")
-    with tool.capture():
-        torch.compile(model)(x)
-    assert '"exact": true rules that out' in coverage_of(tool)["notes"]["compiled"]["perturbed"]
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_bfloat16_models_compute_the_same_bits_with_probes_operator_by_operator(debugger, name):
+    model, x = one_layer(name)
+    model = model.to(torch.bfloat16)
+    twin = copy.deepcopy(model)
+    expected = train_step(model, torch.compile(model, backend="aot_eager"), x)
+    run = torch.compile(twin, backend="aot_eager")
+    with debugger(level="mix", exact=True).capture(twin):
+        found = train_step(twin, run, x)
+    assert all(torch.equal(*pair) for pair in zip(expected, found, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_eager_decomp_partition"])
 def test_backends_that_round_at_each_operator_are_not_blamed(debugger, backend):
     model, x = half_model()
     tool = debugger(level="L1")

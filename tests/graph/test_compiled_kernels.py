@@ -72,6 +72,7 @@ def test_results_are_bitwise_those_of_the_unprobed_compiled_run(debugger, make):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_inductor")
 def test_inductor_code_is_probed_after_its_own_passes(debugger):
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(2, 4)
     twin = copy.deepcopy(model)

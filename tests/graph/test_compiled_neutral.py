@@ -16,14 +16,16 @@ from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
 
 class Counting:
-    """A backend that counts the graphs it is given."""
+    """A backend that counts the graphs it is given, with probes and without."""
 
     def __init__(self, backend="aot_eager"):
         self.graphs = []
+        self.probed = 0
         self._compile = torch._dynamo.lookup_backend(backend)
 
     def __call__(self, graph, inputs):
         self.graphs.append(graph)
+        self.probed += any("msprobe" in node.name for node in graph.graph.nodes)
         return self._compile(graph, inputs)
 
 
@@ -42,6 +44,7 @@ def test_loss_and_gradients_are_bitwise_those_of_the_unprobed_compiled_run(debug
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_inductor")
 def test_inductor_results_are_bitwise_those_without_probes(debugger):
     model, x = MODELS["operators"]()
     run = torch.compile(model, backend="inductor")
@@ -61,11 +64,12 @@ def test_one_more_graph_per_graph_and_none_when_started_again_or_stopped(debugge
     tool = debugger(level=level)
     for _ in range(4):
         captured_step(tool, model, run, x)
-        assert len(backend.graphs) <= 2 * clean
-    probed = len(backend.graphs)
+        assert backend.probed <= clean
+        assert len(backend.graphs) <= 3 * clean  # the form that runs beside the one with probes is compiled anew
+    compiled = len(backend.graphs)
     train_step(model, run, x)
     captured_step(tool, model, run, x)
-    assert len(backend.graphs) == probed
+    assert len(backend.graphs) == compiled
     assert names(dump_of(tool, 0).data) == names(dump_of(tool, 4).data)
 
 
@@ -73,7 +77,8 @@ def test_no_graph_break_is_added(debugger):
     model, x = MODELS["operators"]()
     backend = Counting()
     recorded(debugger, model, torch.compile(model, backend=backend, fullgraph=True), x, level="mix")
-    assert len(backend.graphs) == 1
+    assert backend.probed == 1
+    assert len(backend.graphs) == 2
 
 
 def test_repeated_blocks_share_one_graph_and_have_their_own_names(debugger):
@@ -85,7 +90,7 @@ def test_repeated_blocks_share_one_graph_and_have_their_own_names(debugger):
     x = torch.randn(2, 3, 4, requires_grad=True)  # as what the first block gives to the second
     eager = recorded(debugger, model, model, x, level="mix")
     compiled = recorded(debugger, twin, twin, x, level="mix")
-    assert len(backend.graphs) == 1
+    assert backend.probed == 1
     assert names(compiled.data) == names(eager.data)
 
 
@@ -162,7 +167,7 @@ def test_dynamic_shapes_are_one_graph(debugger):
     for size in (3, 5, 7):
         with tool.capture(model):
             run(torch.randn(size, 4)).view(-1).sum().backward()
-    assert len(backend.graphs) == 1
+    assert backend.probed == 1
     assert dump_of(tool, 2).data["Functional.linear.0.forward"]["input_args"][0]["shape"] == [7, 4]
 
 
@@ -286,5 +291,5 @@ def test_a_backend_that_a_stance_forces_is_used_with_probes(debugger):
     for _ in range(3):
         with tool.capture(model), torch.compiler.set_stance("default", force_backend=backend):
             run(x)
-    assert len(backend.graphs) == 1
+    assert backend.probed == 1
     assert "fx" in dump_of(tool, 2).data["Functional.gelu.1.forward"]

@@ -56,26 +56,26 @@ def test_the_check_changes_neither_results_nor_random_numbers(debugger, name):
     assert all(torch.equal(*pair) for pair in zip(buffers, twin.buffers(), strict=True))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_graph_that_draws_random_numbers_is_not_run_again(debugger, backend):
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
 
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, x):
-            return self.model(x).sum()
-
-    (text,), _ = checked(debugger, Noisy(), torch.randn(2, 4), backend)
-    assert text == "not checked: the graph draws random numbers"
+    def forward(self, x):
+        return self.model(x).sum()
 
 
-def test_a_graph_that_writes_to_its_inputs_is_not_run_again(debugger):
+@pytest.mark.parametrize(("backend", "both"), [("eager", False), ("aot_eager", True)])
+def test_both_forms_of_a_graph_that_draws_random_numbers_draw_the_same(debugger, backend, both):
+    (text,), _ = checked(debugger, Noisy(), torch.randn(2, 4), backend, steps=2)
+    assert text == "bitwise equal: results of 2 runs" + ", gradients of 2 runs" * both
+
+
+def test_a_graph_that_writes_to_its_inputs_is_run_again_on_copies(debugger):
     model, x = MODELS["convolutions"]()  # the running statistics of the norm
-    texts, _ = checked(debugger, model, x, "aot_eager")
-    assert texts == ["not checked: the graph writes to its inputs, or they have no version counter"]
+    texts, _ = checked(debugger, model, x, "aot_eager", steps=2)
+    assert texts == ["bitwise equal: results of 2 runs, gradients of 2 runs"]
+    assert int(model.norm.num_batches_tracked) == 2
 
 
 def test_nothing_of_the_check_is_kept_alive(debugger):
