@@ -61,8 +61,8 @@ bench-gate: $(STAMP)
 	$(BIN)/python benchmarks/gate.py
 
 fuzz: $(STAMP)
-	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_hostile_files.py
-	MSPROBE_FUZZ_EXAMPLES=5000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_fuzzed_commands.py
+	MSPROBE_FUZZ_EXAMPLES=20000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_hostile_files.py
+	MSPROBE_FUZZ_EXAMPLES=20000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_fuzzed_commands.py
 	MSPROBE_FAULT_STEPS=100000 timeout 900 $(BIN)/python -m pytest tests/faults/test_fault_surroundings.py -k flat
 
 $(STAMP): requirements/run.txt requirements/torch.txt requirements/dev.txt $(NATIVE)
