@@ -308,12 +308,12 @@ class StepFiles:
                 self._coverage.finish(coverage())
             except OSError as error:
                 self._note_refused("coverage.json", error)
+        # Before anything is closed: an interrupted end is made up for by a second one. And the stacks hold the caller's
+        # callback: a finished step is no part of a reference cycle.
+        self._coverage = self._render_stack = self._stacks = None
         for opened in (self._tensors, self._root):
             if opened is not None:
                 opened.close()
-        self._render_stack = self._stacks = (
-            None  # it holds the caller's callback: a finished step is no part of a reference cycle
-        )
 
     def relocate(self, folder: Path) -> None:
         """Rename the folder and correct the path in the head of the main file.

@@ -104,8 +104,8 @@ class StepFolder:
     def close(self) -> None:
         """Give the handle back; the folder stays."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            handle, self._fd = self._fd, -1  # first, so that an interruption cannot have it closed twice
+            os.close(handle)
 
 
 class ShortWriteError(OSError):

@@ -295,9 +295,9 @@ class StepWriter:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
             empty = not any(coverage.get(key) for key in _SEEN)
             self._files.finish(lambda: {**coverage, **self._counts()}, empty=empty)
+            self._closed = True  # not before: an interrupted end can be made up for, at the latest when Python exits
         self._batch = 1  # a late record goes straight to flush, which notes it
         OPEN.discard(self)
 

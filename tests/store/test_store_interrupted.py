@@ -90,6 +90,19 @@ def test_what_is_written_once_more_after_an_interruption_is_there_once(
         assert found == {"records": 6, "duplicates": 0, "lost_records": 0, "failures": [], "complete": True}, place
 
 
+def test_an_interrupted_end_of_a_step_is_made_up_for_by_the_next(tmp_path: Path) -> None:
+    for place, writer in each_moment(tmp_path, lambda writer: writer.finish({})):
+        writer.finish({})
+        assert [name for name, _ in iter_records(place)] == NAMES[:5], place
+        stacks = json.loads((place / "stack.json").read_bytes())
+        assert [names for names, _ in stacks.values()] == [NAMES[0:2], NAMES[2:4], NAMES[4:5]], place
+        dump = read_dump(place)
+        assert dump.complete, place
+        assert dump.coverage is not None
+        assert (dump.coverage["records"], dump.coverage["failures"]) == (5, []), place
+        assert writer.failures == [], place
+
+
 def test_pairs_are_taken_and_counted_together_or_not_at_all() -> None:
     moment = 0
     while True:
