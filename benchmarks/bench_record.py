@@ -6,12 +6,13 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
 from fits import Growth
+from pydantic import TypeAdapter
 from step_turns import StepResult
 
 _ASK_VERSIONS = """
@@ -49,7 +50,10 @@ class CompareResult:
 
 @dataclass(slots=True)
 class Results:
-    """Everything of one run; `problems` make the run fail, `left_out` do not."""
+    """Everything of one run; `problems` make the run fail, `left_out` do not.
+
+    ``seconds`` and ``dates`` say of each part how long it took, and when it was measured.
+    """
 
     quick: bool
     date: str
@@ -60,8 +64,30 @@ class Results:
     bandwidth: list[Bandwidth] = field(default_factory=list)
     compare: list[CompareResult] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    dates: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+def completed(found: Results, earlier: Results) -> Results:
+    """What is published after a run that measured less than an earlier one: its rows, and the others as they were."""
+    dates = earlier.dates or dict.fromkeys(earlier.seconds, earlier.date)
+    rows = {(step.model, step.backend, step.tool): step for step in (*earlier.steps, *found.steps)}
+    return replace(
+        found,
+        versions=earlier.versions | {name: version for name, version in found.versions.items() if version},
+        steps=[*rows.values()],
+        growth=found.growth or earlier.growth,
+        bandwidth=found.bandwidth or earlier.bandwidth,
+        compare=found.compare or earlier.compare,
+        seconds=earlier.seconds | found.seconds,
+        dates=dates | found.dates,
+    )
+
+
+def read_results(path: Path) -> Results:
+    """The results in a bench.json."""
+    return TypeAdapter(Results).validate_json(path.read_bytes())
 
 
 def today() -> str:

@@ -74,10 +74,12 @@ def _machine(results: Results) -> str:
     about, found = results.machine, results.versions
     named = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     quick = " Quick run: the numbers say only that it works." if results.quick else ""
+    older = [f"{part} {date}" for part, date in results.dates.items() if date != results.date]
+    before = f" Measured earlier: {', '.join(older)}." if older else ""
     missing = "".join(f" Not measured: {line}." for line in (*results.left_out, *results.problems))
     return (
         f"{results.date}: {about['processor']}, {about['cores']} cores, {about['memory_gib']} GiB, {about['system']}, "
-        f"{about['threads']} threads of torch, load {about['load']} at the start. {named}.{quick}{missing}"
+        f"{about['threads']} threads of torch, load {about['load']} at the start. {named}.{before}{quick}{missing}"
     )
 
 

@@ -4,7 +4,8 @@ Usage: python benchmarks/suite.py [--quick] [--parts steps,growth] [--models gpt
 
 Every measured tool runs in a process of its own and the steps take turns (step_turns.py). The results go to
 ``--output``: bench.json, bench.md and the two plots. ``--publish`` puts JSON and plots into docs/ and replaces what is
-between ``<!-- bench:... -->`` comments in docs/benchmarks.md and README.md; a quick run is never published.
+between ``<!-- bench:... -->`` comments in docs/benchmarks.md and README.md, where rows that were not measured stay as
+they are; a quick run is never published.
 mindstudio-probe and TorchLens need environments of their own: ``--peer-python`` and ``--torchlens-python``, or
 MSPROBE_BENCH_PEER_PYTHON and MSPROBE_BENCH_TORCHLENS_PYTHON.
 What could not be measured is named in the results, and the exit code is 1.
@@ -27,7 +28,7 @@ from pathlib import Path
 import bench_tables
 import growth_sweeps
 from bench_plots import growth_plot, slow_down_plot
-from bench_record import Bandwidth, CompareResult, Results, machine, today, versions
+from bench_record import Bandwidth, CompareResult, Results, completed, machine, read_results, today, versions
 from compare_speed import run, write_dump
 from step_tools import TOOLS, Tool
 from step_turns import Plan, take_turns
@@ -250,9 +251,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.left_out.append(f"{part}: after {options.minutes:g} minutes")
             continue
         ACTIONS[part](options, results)
+        results.dates[part] = results.date
         results.seconds[part] = round(time.monotonic() - begin - sum(results.seconds.values()), 1)
     results.problems = [re.sub(r"/\S+", "(path)", line) for line in results.problems]  # published: no paths
     publish = options.publish and not options.quick
+    published = REPOSITORY / "docs" / "bench.json"
+    if publish and published.exists():
+        results = completed(results, read_results(published))
     write(results, REPOSITORY / "docs" if publish else options.output, publish=publish)
     for line in (*(f"left out: {line}" for line in results.left_out), *results.problems):
         say(line)

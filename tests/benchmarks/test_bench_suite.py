@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from bench_plots import growth_plot  # noqa: E402
-from bench_tables import replace_blocks  # noqa: E402
+from bench_record import Results, completed, read_results  # noqa: E402
+from bench_tables import blocks, replace_blocks  # noqa: E402
 from fits import growth  # noqa: E402
 from step_tools import TOOLS  # noqa: E402
 from step_turns import Plan, batches, take_turns  # noqa: E402
@@ -102,3 +104,20 @@ def test_pages_have_the_blocks_that_the_suite_fills():
     for name in ("machine", "steps", "calls", "kernels", "growth", "compare"):
         assert page.count(f"<!-- bench:{name} -->") == page.count(f"<!-- /bench:{name} -->") == 1
     assert (REPOSITORY / "README.md").read_text().count("<!-- bench:summary -->") == 1
+
+
+def test_a_run_that_measures_less_leaves_the_other_rows_as_they_are():
+    earlier = read_results(REPOSITORY / "docs" / "bench.json")
+    first = earlier.steps[0]
+    again = replace(first, rounds=first.rounds + 1)
+    about = {"quick": False, "machine": earlier.machine, "versions": {"torch": "9.9", "torchlens": None}}
+    found = Results(date="2999-01-01", steps=[again], seconds={"steps": 1.0}, dates={"steps": "2999-01-01"}, **about)
+    made = completed(found, earlier)
+    assert made.steps == [again, *earlier.steps[1:]]
+    assert (made.growth, made.bandwidth, made.compare) == (earlier.growth, earlier.bandwidth, earlier.compare)
+    assert made.versions == earlier.versions | {"torch": "9.9"}
+    assert made.dates["steps"] == "2999-01-01"
+    text = blocks(made)
+    assert text["growth"] == blocks(earlier)["growth"]
+    assert "Measured earlier: " in text["machine"]
+    assert "steps" not in text["machine"].partition("Measured earlier: ")[2].partition(".")[0]
