@@ -95,8 +95,6 @@ class Recorder:
         self.data_mode = config.data_mode
         self._values = config.task != "structure"
         self.records_values = self._values and config.data_mode.forward
-        self._backward = config.data_mode.backward
-        self._input, self._output = config.data_mode.input, config.data_mode.output
         self._resolving = threading.RLock()
         self._tensors = config.task == "tensor"
         self._some_tensors = bool(config.tensor_list)
@@ -152,7 +150,7 @@ class Recorder:
         opened = OpenCall(call, parent, self.epoch, module, node)
         if self.selection.everything:
             opened.choice = ALL
-            opened.wants_gradients = self._backward
+            opened.wants_gradients = self.data_mode.backward
         elif not self._select(opened, inner):
             return None
         if keeps_stacks:
@@ -164,7 +162,7 @@ class Recorder:
         call, selection = opened.call, self.selection
         enclosing = inner.expansion if inner is not None else NOTHING
         opened.choice, opened.expansion = selection.enter(call, enclosing)
-        opened.wants_gradients = self._backward and selection.may_record_backward(opened.choice)
+        opened.wants_gradients = self.data_mode.backward and selection.may_record_backward(opened.choice)
         if opened.wants_gradients or opened.choice.forward:
             return True
         self.coverage.filtered += 1
@@ -289,8 +287,6 @@ class Recorder:
 
     def _node_in_phase(self, frame: FrameType, threads: ThreadState, phase: FrameType) -> StackNode | None:
         """The distinct stack of a call that a phase makes; None if the phase is over, which is noted."""
-        if threads.phase_outer is None and phase.f_back is not None:
-            threads.phase_outer = self.stacks.node(phase.f_back, None, None)
         node = self.stacks.node(frame, phase, threads.phase_outer, True)
         if node is None:  # an optimiser step that raised tells no hook
             self.end_phase()
@@ -299,7 +295,9 @@ class Recorder:
     def begin_phase(self, name: str, frame: FrameType) -> None:
         """Calls of this thread that belong to no module belong to ``name`` while ``frame`` runs."""
         threads = self.threads
-        threads.phase, threads.phase_frame, threads.phase_outer, threads.flat = name, frame, None, None
+        threads.phase, threads.phase_frame, threads.flat = name, frame, None
+        outside = frame.f_back if self.keeps_stacks else None
+        threads.phase_outer = self.stacks.node(outside, None, None) if outside is not None else None
 
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""

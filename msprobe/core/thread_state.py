@@ -27,7 +27,7 @@ class ThreadState(threading.local):
     phase_frame : FrameType or None
         Frame of what the phase is: when it is no longer running, the phase is over.
     phase_outer : StackNode or None
-        Stack outside that frame, once a call has asked for it.
+        Stack outside that frame, if stacks are kept.
     flat : object or None
         Begins the calls of that phase, if they are all alike.
     has_mode : bool

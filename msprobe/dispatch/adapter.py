@@ -287,10 +287,8 @@ class PytorchAdapter:
             self._mode.paused = False
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
-        self.capture.begin_phase("optimizer", frame)
         plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
-        if plain:
-            self.capture.begin_flat_phase("optimizer", frame)
+        self.capture.begin_phase("optimizer", frame, plain)
 
 
 def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:

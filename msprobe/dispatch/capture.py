@@ -100,7 +100,7 @@ class Capture(Recorder):
         if self.records_values and opened.choice.forward:
             if self.watcher is not None:
                 opened.watched = self.watcher.begin(opened.call.forward)
-            if self._input:
+            if self.data_mode.input:
                 opened.record = self.encode_inputs(opened.call, args, kwargs)
         if opened.wants_gradients and _is_grad_enabled():
             tensors = tensor_leaves((*args, *kwargs.values()) if kwargs else args)
@@ -125,7 +125,7 @@ class Capture(Recorder):
             record = opened.record or {}
             if opened.watched is not None:
                 self.watcher.returned(opened.watched)  # type: ignore[union-attr]
-            if self._output:
+            if self.data_mode.output:
                 self.encode_outputs(opened, record, results)
             if opened.watched is not None:
                 self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
@@ -142,12 +142,15 @@ class Capture(Recorder):
             self.selection.leave(opened.call)
         return alarm
 
-    def begin_flat_phase(self, name: str, frame: FrameType) -> None:
-        """A phase has begun whose calls nobody repeats or watches: torch's own code, and no closure of the user's."""
+    def begin_phase(self, name: str, frame: FrameType, plain: bool = False) -> None:
+        """Do the same; ``plain``: nobody repeats its calls. They are torch's own code, and no closure of the user's."""
+        super().begin_phase(name, frame)
+        if not plain:
+            return
         self.recomputation.remembers = False
         self.encoder.trust_versions(on=self.trusts_versions)
         alike = self.calls_alike and self.selection.everything and self.watcher is None and not self.saves_tensors
-        if alike and self.keeps_stacks and self._input and self._output:
+        if alike and self.keeps_stacks and self.data_mode.input and self.data_mode.output:
             self.threads.flat = FlatPhase(self, name, frame)
 
     def end_phase(self) -> None:

@@ -38,7 +38,7 @@ class FlatPhase:
     Parameters
     ----------
     capture : Capture
-        Records everything, with stacks, and has nothing else to do with a call (`Capture.flat_phase`).
+        Records everything, with stacks, and has nothing else to do with a call; the phase has begun.
     name : str
         Of the phase.
     frame : FrameType
@@ -55,7 +55,7 @@ class FlatPhase:
         self._modules = capture.threads.modules
         self._stacks = capture.stacks
         self._counters = capture.counters
-        self._outer = self._stacks.node(frame.f_back, None, None) if frame.f_back is not None else None
+        self._outer = capture.threads.phase_outer
 
     def begin(self, base: str, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> FlatCall | None:
         """Do for an API call what `Capture.begin` does; None if it is none of these calls."""

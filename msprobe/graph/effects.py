@@ -203,5 +203,5 @@ def _memory(tensor: torch.Tensor) -> int:
     """What the views of one tensor have in common."""
     try:
         return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a sparse tensor, or one without memory
+    except RuntimeError:  # a sparse tensor, or one without memory
         return id(tensor)

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,13 +37,13 @@ DAMAGE = (
     AttributeError,
     ArithmeticError,
     EOFError,
-    RuntimeError,  # an encrypted archive; NotImplementedError: a compression or version that zipfile does not know
+    RuntimeError,  # of zipfile: an archive that is encrypted, or of a version that it does not know
     pickle.UnpicklingError,
     struct.error,
     zlib.error,
-    LZMAError,
 )
 _LOCAL_HEADER = 30
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # not what a Python may be built without
 _MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 
 _STORAGES = {
@@ -216,6 +215,8 @@ class _TensorUnpickler(pickle.Unpickler):
 
 def _read_torch(file: Path) -> ReadTensor:
     with zipfile.ZipFile(file) as archive:
+        if any(info.compress_type not in _PACKINGS for info in archive.infolist()):
+            raise TensorReadError(f"{file}: compressed in a way that torch never uses; save the tensor again")
         pickles = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise TensorReadError(f"{file}: no data.pkl in it; give a file that torch.save made of one tensor")

@@ -293,11 +293,15 @@ class StepWriter:
         FLUSHING.discard(self)
         self.flush()
         with self._lock:
-            if self._closed:
-                return
-            empty = not any(coverage.get(key) for key in _SEEN)
-            self._files.finish(lambda: {**coverage, **self._counts()}, empty=empty)
-            self._closed = True  # not before: an interrupted end can be made up for, at the latest when Python exits
+            if self._closed or self._flushing:
+                return  # called again from inside a callback or a signal handler
+            self._flushing = True
+            try:
+                empty = not any(coverage.get(key) for key in _SEEN)
+                self._files.finish(lambda: {**coverage, **self._counts()}, empty=empty)
+                self._closed = True  # not before: an interrupted end is made up for, at the latest when Python exits
+            finally:
+                self._flushing = False
         self._batch = 1  # a late record goes straight to flush, which notes it
         OPEN.discard(self)
 

@@ -193,19 +193,21 @@ def test_a_custom_operator_is_one_kernel_with_its_namespace(debugger: Debugger) 
     assert "Aten.exp.default.0.forward" not in dump.data
 
 
-def test_kernels_of_an_optimiser_have_it_as_parent(debugger: Debugger) -> None:
+def adamw(**options: bool) -> torch.optim.Optimizer:
     parameter = nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
-    dump = recorded(debugger, torch.optim.AdamW([parameter], fused=True).step)
+    return torch.optim.AdamW([parameter], **options)
+
+
+def test_kernels_of_an_optimiser_have_it_as_parent(debugger: Debugger) -> None:
+    dump = recorded(debugger, adamw(fused=True).step)
     assert dump.parents["Torch._fused_adamw_.0.forward"] == "optimizer"
     assert dump.parents["Aten._fused_adamw_.default.0.forward"] == "Torch._fused_adamw_.0.forward"
     assert dump.data["Aten._fused_adamw_.default.0.forward"]["output"][0][0]["Max"] < 1.0
 
 
 def test_kernels_of_an_optimiser_that_is_not_fused_stand_under_its_calls(debugger: Debugger) -> None:
-    parameter = nn.Parameter(torch.ones(3))
-    parameter.grad = torch.ones(3)
-    dump = recorded(debugger, torch.optim.AdamW([parameter], foreach=False).step)
+    dump = recorded(debugger, adamw(foreach=False).step)
     assert dump.parents["Aten.addcdiv_.default.0.forward"] == "Tensor.addcdiv_.0.forward"
     assert dump.parents["Tensor.addcdiv_.0.forward"] == "optimizer"
 

@@ -24,6 +24,18 @@ class Residual(nn.Module):
         return x + self.skip(h), {"hidden": h}
 
 
+class Selecting(nn.Module):
+    """Fails for a table with a column that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Residual()
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        y, _ = self.block(x)
+        return y[:, table]
+
+
 class Operators(nn.Module):
     """Repeated blocks, operators of all kinds, namespaces, results of several tensors."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiled_models import MODELS, Operators, Residual, names, recorded, train_step
+from compiled_models import MODELS, Operators, Selecting, names, recorded, train_step
 from debugger_traces import dump_of
 from torch import nn
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
@@ -181,19 +181,9 @@ def test_a_second_backward_pass_has_its_own_records(debugger):
     assert {"Functional.gelu.0.backward", "Functional.gelu.0.backward#2"} <= set(dump_of(tool).data)
 
 
-class Fails(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block = Residual()
-
-    def forward(self, x, table):
-        y, _ = self.block(x)
-        return y[:, table]
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_eager_decomp_partition"])
 def test_an_error_of_the_user_surfaces_unchanged_and_recording_goes_on(debugger, backend):
-    model = Fails()
+    model = Selecting()
     run = torch.compile(model, backend=backend)
     x, wrong, right = torch.randn(2, 4), torch.tensor([9]), torch.tensor([1])
     with pytest.raises(IndexError) as plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -78,21 +79,13 @@ def test_a_graph_that_writes_to_its_inputs_is_run_again_on_copies(debugger):
     assert int(model.norm.num_batches_tracked) == 2
 
 
-def test_nothing_of_the_check_is_kept_alive(debugger):
-    import gc
-    import weakref
-
+def test_nothing_of_the_check_is_kept_alive(debugger, without_collector):
     model, x = MODELS["operators"]()
     run = torch.compile(model, backend="aot_eager")
     tool = debugger(level="L1", self_check=True)
-    gc.collect()
-    gc.disable()
-    try:
-        with tool.capture(model):
-            loss = run(x)
-            seen = weakref.ref(loss)
-            loss.backward()
-            del loss
-            assert seen() is None
-    finally:
-        gc.enable()
+    with tool.capture(model):
+        loss = run(x)
+        seen = weakref.ref(loss)
+        loss.backward()
+        del loss
+        assert seen() is None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 
 import pytest
 import torch
-from compiled_models import MODELS, Residual, assert_same, names, recorded, train_step
+from compiled_models import MODELS, Selecting, assert_same, names, recorded, train_step
 from debugger_traces import dump_of
 from functorch.compile import make_boxed_func
 from test_compiled_coverage import compiled_notes
@@ -70,6 +69,21 @@ class Summed(nn.Module):
 
     def forward(self, x):
         return self.inner(x).square().sum()
+
+
+def plain_then_recorded(debugger, model, action, self_check=False, **options):
+    """What ``action(model, run)`` returns for a compiled copy without a debugger, then for one that is recorded."""
+    found = []
+    for recording in (False, True):
+        one = Summed(copy.deepcopy(model))
+        run = torch.compile(one, backend=FUSING, **options)
+        tool = debugger(level="L1", self_check=self_check) if recording else None
+        if tool is not None:
+            tool.start(one)
+        found.append(action(one, run))
+    tool.stop()
+    tool.step()
+    return *found, tool
 
 
 def unprobed_and_recorded(debugger, model, x, backend=FUSING, steps=3, **config):
@@ -215,20 +229,15 @@ def test_without_gradients_there_are_results_and_forward_records(debugger, aroun
 
 
 def test_dynamic_shapes_and_accumulated_gradients(debugger):
-    results = []
     model, _ = small()
     inputs = [torch.randn(size, 4) for size in (3, 5, 7)]
-    for recording in (False, True):
-        one = copy.deepcopy(model)
-        run = torch.compile(Summed(one), backend=FUSING, dynamic=True)
-        tool = debugger(level="L1", self_check=True) if recording else None
-        if tool is not None:
-            tool.start(one)
+
+    def gradients(one, run):
         for x in inputs:
             run(x).backward()
-        results.append([parameter.grad for parameter in one.parameters()])
-    tool.stop()
-    tool.step()
+        return [parameter.grad for parameter in one.parameters()]
+
+    *results, tool = plain_then_recorded(debugger, model, gradients, self_check=True, dynamic=True)
     assert equal_bits(*results)
     found = dump_of(tool).data
     assert found["Functional.linear.4.forward"]["input_args"][0]["shape"] == [7, 4]
@@ -238,41 +247,31 @@ def test_dynamic_shapes_and_accumulated_gradients(debugger):
 
 def test_a_second_pass_over_a_graph_that_is_kept_has_its_own_records(debugger):
     model, x = small()
-    results = []
-    for recording in (False, True):
-        one = Summed(copy.deepcopy(model))
-        run = torch.compile(one, backend=FUSING)
-        tool = debugger(level="L1") if recording else None
-        if tool is not None:
-            tool.start(one)
+
+    def gradients(one, run):
         loss = run(x)
         loss.backward(retain_graph=True)
         loss.backward()
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
-        results.append([parameter.grad for parameter in one.parameters()])
-    tool.stop()
-    tool.step()
+        return [parameter.grad for parameter in one.parameters()]
+
+    *results, tool = plain_then_recorded(debugger, model, gradients)
     assert equal_bits(*results)
     assert {"Functional.gelu.0.backward", "Functional.gelu.0.backward#2"} <= set(dump_of(tool).data)
 
 
 def test_differentiating_twice_is_refused_as_without_a_debugger(debugger):
     model, x = small()
-    texts = []
-    for recording in (False, True):
-        one = Summed(copy.deepcopy(model))
-        run = torch.compile(one, backend=FUSING)
-        tool = debugger(level="L1") if recording else None
-        if tool is not None:
-            tool.start(one)
+
+    def refusal(one, run):
         (gradient, *_) = torch.autograd.grad(run(x), one.parameters(), create_graph=True)
         with pytest.raises(RuntimeError) as error:
             gradient.sum().backward()
-        texts.append(str(error.value))
-    tool.stop()
-    tool.step()
-    assert texts[0] == texts[1]
+        return str(error.value)
+
+    plain, probed, tool = plain_then_recorded(debugger, model, refusal)
+    assert plain == probed
     assert "Functional.gelu.0.backward" in dump_of(tool).data
 
 
@@ -327,61 +326,35 @@ def test_hooks_and_modes_of_the_program_see_one_run(debugger):
     assert counts[0] == counts[1]
 
 
-def test_memory_is_freed_when_the_backward_pass_is_over_or_never_comes(debugger):
+def test_memory_is_freed_when_the_backward_pass_is_over_or_never_comes(debugger, without_collector):
     model, x = small()
     model = Summed(model)
     backend = Planted()
     run = torch.compile(model, backend=backend)
     tool = debugger(level="L1")
-    gc.collect()
-    gc.disable()
-    try:
-        with tool.capture(model):
-            loss = run(x)
-            seen = weakref.ref(loss)
-            assert sum(not made.expired() for made in backend.made) > 2
-            loss.backward()
-            model.zero_grad()
-            alive = [made for made in backend.made if not made.expired()]
-            assert len(alive) == 1  # the loss
-            del loss
-            assert seen() is None
-            backend.made.clear()
-            loss = run(x)
-            del loss
-            assert all(made.expired() for made in backend.made)
-    finally:
-        gc.enable()
+    with tool.capture(model):
+        loss = run(x)
+        seen = weakref.ref(loss)
+        assert sum(not made.expired() for made in backend.made) > 2
+        loss.backward()
+        model.zero_grad()
+        alive = [made for made in backend.made if not made.expired()]
+        assert len(alive) == 1  # the loss
+        del loss
+        assert seen() is None
+        backend.made.clear()
+        loss = run(x)
+        del loss
+        assert all(made.expired() for made in backend.made)
 
 
-class Fails(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block = Residual()
-
-    def forward(self, x, table):
-        y, _ = self.block(x)
-        return y[:, table]
-
-
-def test_an_error_of_the_program_surfaces_once_and_unchanged(debugger):
-    model = Fails()
+def test_an_error_of_the_program_comes_from_its_own_graph_alone(debugger):
+    model = Selecting()
     backend = Planted()
     run = torch.compile(model, backend=backend)
-    x, wrong, right = torch.randn(2, 4), torch.tensor([9]), torch.tensor([1])
-    with pytest.raises(IndexError) as plain:
-        run(x, wrong)
-    tool = debugger(level="mix")
-    tool.start(model)
-    backend.ran.clear()
-    with pytest.raises(IndexError) as recorded_error:
-        run(x, wrong)
+    with debugger(level="mix").capture(model), pytest.raises(IndexError):
+        run(torch.randn(2, 4), torch.tensor([9]))
     assert backend.ran == [False]
-    run(x, right).sum().backward()
-    tool.stop()
-    tool.step()
-    assert str(recorded_error.value) == str(plain.value)
-    assert "Module.block.Residual.forward.1" in dump_of(tool).data
 
 
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])

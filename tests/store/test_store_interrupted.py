@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,8 +17,12 @@ from msprobe.store import StepWriter, iter_records, read_dump
 from msprobe.store.pending import Pending
 
 
-def interrupted(work: Callable[[], object], moment: int) -> bool:
-    """Do the work and raise `KeyboardInterrupt` at its ``moment``-th call or return from C; tell whether it came.
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(work: Callable[[], object], moment: int, handler: Callable[[], object] = stop) -> bool:
+    """Do the work and call ``handler`` at its ``moment``-th call or return from C; tell whether it came to that.
 
     These are the places where the interpreter looks for signals.
     """
@@ -28,7 +33,8 @@ def interrupted(work: Callable[[], object], moment: int) -> bool:
         if event in {"call", "c_return"}:
             left -= 1
             if left < 0:
-                raise KeyboardInterrupt
+                sys.setprofile(None)
+                handler()
 
     try:
         sys.setprofile(profile)
@@ -56,7 +62,9 @@ def members(path: Path) -> list[str]:
     return [name for name, _ in json.loads(path.read_bytes(), object_pairs_hook=list)]
 
 
-def each_moment(folder: Path, work: Callable[[StepWriter], object]) -> Iterator[tuple[Path, StepWriter]]:
+def each_moment(
+    folder: Path, work: Callable[[StepWriter], object], handler: Callable[[StepWriter], object] = lambda _: stop()
+) -> Iterator[tuple[Path, StepWriter]]:
     """Writers whose ``work`` was interrupted, each a little later, until there is no later moment."""
     moment = 0
     while True:
@@ -65,7 +73,7 @@ def each_moment(folder: Path, work: Callable[[StepWriter], object]) -> Iterator[
         fill(writer, range(2))
         writer.flush()
         fill(writer, range(2, 5))
-        if not interrupted(lambda writer=writer: work(writer), moment):
+        if not interrupted(partial(work, writer), moment, partial(handler, writer)):
             writer.finish({})
             break
         yield place, writer
@@ -90,8 +98,11 @@ def test_what_is_written_once_more_after_an_interruption_is_there_once(
         assert found == {"records": 6, "duplicates": 0, "lost_records": 0, "failures": [], "complete": True}, place
 
 
-def test_an_interrupted_end_of_a_step_is_made_up_for_by_the_next(tmp_path: Path) -> None:
-    for place, writer in each_moment(tmp_path, lambda writer: writer.finish({})):
+@pytest.mark.parametrize("handler", [lambda _: stop(), lambda writer: writer.finish({})], ids=["raises", "ends it"])
+def test_an_end_of_a_step_that_a_signal_comes_into_is_complete_after_the_next(
+    tmp_path: Path, handler: Callable[[StepWriter], object]
+) -> None:
+    for place, writer in each_moment(tmp_path, lambda writer: writer.finish({}), handler):
         writer.finish({})
         assert [name for name, _ in iter_records(place)] == NAMES[:5], place
         stacks = json.loads((place / "stack.json").read_bytes())
