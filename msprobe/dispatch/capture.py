@@ -97,7 +97,7 @@ class Capture(Recorder):
         opened = self.place(base, self.stack_node, frame, module)
         if opened is None:
             return None
-        if self.records_values and opened.choice.forward:
+        if self.records_forward(opened):
             if self.watcher is not None:
                 opened.watched = self.watcher.begin(opened.call.forward)
             if self.data_mode.input:
@@ -116,12 +116,11 @@ class Capture(Recorder):
         ``written`` is what a call without output (``h[1:3] = x``) may have written to. Returns what the user wants to
         be told by an exception.
         """
-        if opened.epoch != self.epoch or self.writer is None:
-            self._outlived(opened)
+        if self._outlived(opened):
             return None
         alarm = None
         results = (output,) if type(output) is torch.Tensor else as_sequence(output)
-        if self.records_values and opened.choice.forward:
+        if self.records_forward(opened):
             record = opened.record or {}
             if opened.watched is not None:
                 self.watcher.returned(opened.watched)  # type: ignore[union-attr]
@@ -130,7 +129,7 @@ class Capture(Recorder):
             if opened.watched is not None:
                 self.watcher.output(opened.watched, output if written is None else written)  # type: ignore[union-attr]
                 alarm = self.watcher.end(opened.watched, record)  # type: ignore[union-attr]
-            self.writer.add(opened.call.forward, record)
+            self.writer.add(opened.call.forward, record)  # type: ignore[union-attr]
         if opened.edges is not None:
             outputs = tensor_leaves(results)
             if written is not None:
