@@ -312,7 +312,7 @@ Encoder* encoder_of(PyObject* capsule) { return static_cast<Encoder*>(PyCapsule_
 // Entries as they are encoded: one text as long as all are plain, separate objects from the first other one on.
 class Entries {
  public:
-  Entries(Encoder& encoder, size_t count) : encoder_(encoder) {
+  Entries(Encoder& encoder, size_t count, char open) : encoder_(encoder), text_(1, open) {
     text_.reserve(256 * count + 2);
     ends_.reserve(count);
   }
@@ -337,12 +337,10 @@ class Entries {
 
   bool all_plain() const { return all_plain_; }
 
-  // The text between the brackets as one fragment.
-  PyObject* together(char open, char close) const {
-    std::string text(1, open);
-    text += text_;
-    text += close;
-    return encoder_.fragment(text.data(), text.size());
+  // All of it, ended by `close`.
+  std::string together(char close) {
+    text_ += close;
+    return std::move(text_);
   }
 
   PyObject* entry(size_t i) {
@@ -395,33 +393,37 @@ PyObject* encode_value(PyObject* value, PyObject* capsule) {
   return encoder->append(value, text) ? encoder->fragment(text.data(), text.size()) : encoder->fallback(value);
 }
 
-PyObject* encode_values(PyObject* values, PyObject* capsule) {
+bool encode_list(PyObject* values, PyObject* capsule, Encoded* found) {
   Encoder* encoder = encoder_of(capsule);
   const Ref sequence(encoder != nullptr ? PySequence_Tuple(values) : nullptr);
-  if (!sequence) return nullptr;
+  if (!sequence) return false;
   const Py_ssize_t count = PyTuple_Size(sequence.get());
   static const std::string no_key;
-  Entries entries(*encoder, static_cast<size_t>(count));
+  Entries entries(*encoder, static_cast<size_t>(count), '[');
   for (Py_ssize_t i = 0; i < count; ++i)
-    if (!entries.add(PyTuple_GetItem(sequence.get(), i), no_key)) return nullptr;
-  if (entries.all_plain()) return entries.together('[', ']');
+    if (!entries.add(PyTuple_GetItem(sequence.get(), i), no_key)) return false;
+  if (entries.all_plain()) {
+    found->text = entries.together(']');
+    return true;
+  }
   Ref list(PyList_New(count));
   for (Py_ssize_t i = 0; list && i < count; ++i) {
     PyObject* entry = entries.entry(static_cast<size_t>(i));
-    if (entry == nullptr) return nullptr;
+    if (entry == nullptr) return false;
     PyList_SetItem(list.get(), i, entry);
   }
-  return list.release();
+  found->other = std::move(list);
+  return static_cast<bool>(found->other);
 }
 
-PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
+bool encode_dict(PyObject* mapping, PyObject* capsule, Encoded* found) {
   Encoder* encoder = encoder_of(capsule);
-  if (encoder == nullptr) return nullptr;
+  if (encoder == nullptr) return false;
   if (!PyDict_Check(mapping)) {
     PyErr_Format(PyExc_TypeError, "encode_pairs(): expected a dict, got %R", mapping);
-    return nullptr;
+    return false;
   }
-  Entries entries(*encoder, static_cast<size_t>(PyDict_Size(mapping)));
+  Entries entries(*encoder, static_cast<size_t>(PyDict_Size(mapping)), '{');
   std::vector<Ref> keys;
   std::vector<std::string> quoted_keys;
   PyObject *key, *value;
@@ -429,7 +431,7 @@ PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
   // Snapshot first: the fallback runs Python code, which may change the mapping.
   std::vector<Ref> values;
   for (Py_ssize_t at = 0; PyDict_Next(mapping, &at, &key, &value);) {
-    if (!quoted(key, &text)) Py_RETURN_NONE;
+    if (!quoted(key, &text)) return true;
     Py_INCREF(key);
     Py_INCREF(value);
     keys.emplace_back(key);
@@ -437,14 +439,41 @@ PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
     values.emplace_back(value);
   }
   for (size_t i = 0; i < keys.size(); ++i)
-    if (!entries.add(values[i].get(), quoted_keys[i])) return nullptr;
-  if (entries.all_plain()) return entries.together('{', '}');
-  Ref found(PyDict_New());
-  for (size_t i = 0; found && i < keys.size(); ++i) {
-    const Ref entry(entries.entry(i));
-    if (!entry || PyDict_SetItem(found.get(), keys[i].get(), entry.get()) < 0) return nullptr;
+    if (!entries.add(values[i].get(), quoted_keys[i])) return false;
+  if (entries.all_plain()) {
+    found->text = entries.together('}');
+    return true;
   }
-  return found.release();
+  Ref entries_by_key(PyDict_New());
+  for (size_t i = 0; entries_by_key && i < keys.size(); ++i) {
+    const Ref entry(entries.entry(i));
+    if (!entry || PyDict_SetItem(entries_by_key.get(), keys[i].get(), entry.get()) < 0) return false;
+  }
+  found->other = std::move(entries_by_key);
+  return static_cast<bool>(found->other);
+}
+
+PyObject* json_fragment(const std::string& text, PyObject* capsule) {
+  Encoder* encoder = encoder_of(capsule);
+  return encoder != nullptr ? encoder->fragment(text.data(), text.size()) : nullptr;
+}
+
+PyObject* Encoded::object(PyObject* capsule) const {
+  if (!other) return json_fragment(text, capsule);
+  Py_INCREF(other.get());
+  return other.get();
+}
+
+PyObject* encode_values(PyObject* values, PyObject* capsule) {
+  Encoded found;
+  return encode_list(values, capsule, &found) ? found.object(capsule) : nullptr;
+}
+
+PyObject* encode_pairs(PyObject* mapping, PyObject* capsule) {
+  Encoded found;
+  if (!encode_dict(mapping, capsule, &found)) return nullptr;
+  if (found.empty()) Py_RETURN_NONE;
+  return found.object(capsule);
 }
 
 }  // namespace msprobe

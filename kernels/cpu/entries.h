@@ -3,7 +3,30 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string>
+
+#include "tensor_object.h"
+
 namespace msprobe {
+
+// Entries of several values: JSON text if all of them are plain, otherwise an object with an entry for each.
+struct Encoded {
+  std::string text;
+  Ref other;
+
+  bool empty() const { return text.empty() && !other; }
+
+  // The entries as an object, a new reference; null with an exception.
+  PyObject* object(PyObject* encoder) const;
+};
+
+// False: an exception is set.
+bool encode_list(PyObject* values, PyObject* encoder, Encoded* found);
+// Finds nothing if a key needs the encoder in Python.
+bool encode_dict(PyObject* mapping, PyObject* encoder, Encoded* found);
+
+// JSON text as a value that is written as it is.
+PyObject* json_fragment(const std::string& text, PyObject* encoder);
 
 // See the documentation strings in module.cpp.
 PyObject* make_encoder(PyObject* spec);

@@ -36,21 +36,32 @@ bool append(PyObject* frame, std::vector<int64_t>* key) {
 
 }  // namespace
 
-PyObject* stack_key(PyObject* frame, PyObject* anchor, PyObject* outer, bool inclusive) {
-  std::vector<int64_t> key;
-  key.reserve(64);
-  key.push_back(reinterpret_cast<int64_t>(outer));
+int append_stack(PyObject* frame, PyObject* anchor, PyObject* outer, bool inclusive, std::vector<int64_t>* key) {
+  key->push_back(reinterpret_cast<int64_t>(outer));
   Py_INCREF(frame);
   Ref walked(frame);
   while (walked.get() != Py_None && walked.get() != anchor) {
-    if (!append(walked.get(), &key)) return nullptr;
+    if (!append(walked.get(), key)) return -1;
     walked = Ref(PyObject_GetAttr(walked.get(), names().back));
-    if (!walked) return nullptr;
+    if (!walked) return -1;
   }
-  if (walked.get() != anchor) Py_RETURN_NONE;  // None is the anchor of a whole stack
-  if (inclusive && anchor != Py_None && !append(anchor, &key)) return nullptr;
+  if (walked.get() != anchor) return 0;  // None is the anchor of a whole stack
+  return inclusive && anchor != Py_None && !append(anchor, key) ? -1 : 1;
+}
+
+PyObject* as_key(const std::vector<int64_t>& key) {
   return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(key.data()),
                                    static_cast<Py_ssize_t>(key.size() * sizeof(int64_t)));
+}
+
+PyObject* stack_key(PyObject* frame, PyObject* anchor, PyObject* outer, bool inclusive) {
+  std::vector<int64_t> key;
+  key.reserve(64);
+  switch (append_stack(frame, anchor, outer, inclusive, &key)) {
+    case 1: return as_key(key);
+    case 0: Py_RETURN_NONE;
+    default: return nullptr;
+  }
 }
 
 }  // namespace msprobe

@@ -1,6 +1,7 @@
 // Python module msprobe.kernels._native, on CPython's limited API (one binary for 3.10 and later).
 #include "arguments.h"
 #include "entries.h"
+#include "flat_calls.h"
 #include "frames.h"
 
 #include <new>
@@ -274,6 +275,16 @@ PyObject* py_stack_key(PyObject*, PyObject* const* values, Py_ssize_t count) {
   }
 }
 
+PyObject* py_run_flat_call(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  const Arguments args("run_flat_call", values, count);
+  if (!args.count_within(5, 5)) return nullptr;
+  try {
+    return run_flat_call(values);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
 PyObject* py_encoded_count(PyObject*, PyObject*) { return encoded_count(); }
 
 PyObject* py_isa(PyObject*, PyObject*) { return PyUnicode_FromString(kernels().isa); }
@@ -320,6 +331,10 @@ PyMethodDef methods[] = {
      "stack_key(frame, anchor, outer, inclusive) -> bytes that tell the stack from `frame` outwards to `anchor` from\n"
      "others: ids of `outer` and of code objects, and instruction offsets. `anchor`: where the walk ends, and whether\n"
      "that frame itself belongs to it (`inclusive`); None: the whole stack. None if `anchor` is not on the stack."},
+    {"run_flat_call", method(py_run_flat_call), METH_FASTCALL,
+     "run_flat_call(phase, function, args, kwargs, frame) -> what function(*args, **kwargs) returns, recorded as a call\n"
+     "of `phase` (see flat_calls.cpp) made by `frame`; the phase itself if it is not one of its calls: then nothing has\n"
+     "been done."},
     {"encoded_count", py_encoded_count, METH_NOARGS, "encoded_count() -> tensors measured by encode_values so far"},
     {"isa", py_isa, METH_NOARGS, "isa() -> 'avx512', 'avx2', 'baseline' or 'portable': the kernels in use"},
     {nullptr, nullptr, 0, nullptr},

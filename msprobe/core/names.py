@@ -171,24 +171,30 @@ class CallName:
 
 
 class Counters:
-    """Call counters of one step, one per API or module name."""
+    """Call counters of one step, one per API or module name.
 
-    __slots__ = ("_next",)
+    Attributes
+    ----------
+    following : dict
+        Index of the next call by base; not for others to change, except for the native form of :meth:`take`.
+    """
+
+    __slots__ = ("following",)
 
     def __init__(self) -> None:
-        self._next: dict[str, int] = {}
+        self.following: dict[str, int] = {}
 
     def take(self, base: str) -> int:
         """Return the index of the next call named ``base`` and count it."""
-        index = self._next.get(base, 0)
-        self._next[base] = index + 1
+        index = self.following.get(base, 0)
+        self.following[base] = index + 1
         return index
 
     def give_back(self, base: str, index: int) -> None:
         """Undo :meth:`take` for a call that failed, unless another call of the same name came in between."""
-        if self._next.get(base) == index + 1:
-            self._next[base] = index
+        if self.following.get(base) == index + 1:
+            self.following[base] = index
 
     def reset(self) -> None:
         """Start a new step: every name counts from 0 again."""
-        self._next.clear()
+        self.following.clear()

@@ -70,6 +70,8 @@ class Recorder:
         Number of steps closed so far. Hooks of an earlier epoch do nothing.
     records_values : bool
         Whether there are forward records at all.
+    keeps_stacks, keeps_hierarchy : bool
+        Whether ``stack.json`` and ``construct.json`` are written.
     """
 
     thread_state: type[ThreadState] = ThreadState
@@ -100,7 +102,7 @@ class Recorder:
         self._some_tensors = bool(config.tensor_list)
         self.saves_tensors = self._tensors or self._some_tensors
         self.keeps_stacks = config.extra_info
-        self._hierarchy = config.extra_info and config.level in _MODULE_LEVELS
+        self.keeps_hierarchy = config.extra_info and config.level in _MODULE_LEVELS
         self._phases_placed: set[str] = set()
 
     # -- calls
@@ -245,7 +247,7 @@ class Recorder:
         node, choice = opened.node, opened.choice
         if node is not None and choice.forward:
             self.writer.add_stack(name, node)  # type: ignore[union-attr]
-        if self._hierarchy and (choice.forward or choice.backward or opened.module is not None):
+        if self.keeps_hierarchy and (choice.forward or choice.backward or opened.module is not None):
             parent = opened.parent
             if parent is None and node is not None and node.in_clip_grad:
                 parent = opened.parent = "clip_grad"
@@ -263,7 +265,7 @@ class Recorder:
     def describe_in_phase(self, name: str, node: StackNode, phase: str) -> None:
         """Keep the stack of a recorded call that a phase makes, and its place there."""
         self.writer.add_stack(name, node)  # type: ignore[union-attr]
-        if self._hierarchy:
+        if self.keeps_hierarchy:
             self._place_in_phase(name, phase)
 
     def stack_node(self, frame: FrameType | None) -> StackNode | None:
@@ -323,7 +325,7 @@ class Recorder:
         """Add a complete backward record; task structure has its place in the hierarchy only."""
         if self._values:
             self.writer.add(name, record)  # type: ignore[union-attr]
-        if self._hierarchy:
+        if self.keeps_hierarchy:
             parent = opened_parent.backward() if isinstance(opened_parent, CallName) else opened_parent
             self.writer.add_parent(name, parent)  # type: ignore[union-attr]
 

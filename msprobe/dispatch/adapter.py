@@ -287,8 +287,11 @@ class PytorchAdapter:
             self._mode.paused = False
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
-        plain = type(optimizer).__module__.startswith("torch.optim.") and len(args) == 1 and not kwargs  # no closure
+        own = f"{type(optimizer).__module__}.".startswith("torch.optim.")  # Adafactor says it is of torch.optim itself
+        plain = own and len(args) == 1 and not kwargs  # no closure
         self.capture.begin_phase("optimizer", frame, plain)
+        if self._mode is not None:
+            self._mode.begin_phase()
 
 
 def _capture_of(config: Config) -> tuple[Capture, ApiMode | None]:

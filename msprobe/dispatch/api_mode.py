@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from sys import _getframe
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +18,13 @@ from msprobe.dispatch.departure import leave_after_call
 from msprobe.dispatch.flat_phase import FlatPhase
 from msprobe.dispatch.recompute import may_prepare, prepares_recomputation
 from msprobe.dispatch.sharded_modules import is_wrapper_code, may_be_wrapper_code
+from msprobe.measure.backends import native_module
 
 if TYPE_CHECKING:
     from msprobe.core.open_call import OpenCall
     from msprobe.dispatch.collectives import Collectives
 
+_run_flat_call = getattr(native_module(), "run_flat_call", None)
 _NO_KWARGS: Mapping[str, Any] = {}
 _DisableTorchFunction = torch._C.DisableTorchFunction
 _LOW_RISK = Api("", "low risk")
@@ -104,6 +107,11 @@ class ApiMode(TorchFunctionMode):
         """Run ``func`` and record the call if it is wanted."""
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or _NO_KWARGS))
+        flat = self._capture.threads.flat
+        if flat is not None and flat.native is not None:
+            output = _run_flat_call(flat.native, func, args, kwargs, _getframe(1))
+            if output is not flat.native:
+                return output
         try:
             api = self._wanted[func]
         except (KeyError, TypeError):
@@ -116,15 +124,32 @@ class ApiMode(TorchFunctionMode):
         ):
             if not self._capture.running:
                 leave_after_call(self, self._capture)
-            return func(*args, **(kwargs or _NO_KWARGS))
-        if api is _LOW_RISK:
+        elif api is _LOW_RISK:
             self._capture.coverage.low_risk += 1
-            return func(*args, **(kwargs or _NO_KWARGS))
-        if api.communicates and self.collectives is not None:
+        elif api.communicates and self.collectives is not None:
             return self.collectives.run_functional(api.name, func, args, kwargs or _NO_KWARGS)
-        if api.transparent and not kwargs and hasattr(func, "__wrapped__"):
+        elif api.transparent and not kwargs and hasattr(func, "__wrapped__"):
             return self._look_inside(func.__wrapped__, args)
-        return self.call(api, func, args, kwargs or _NO_KWARGS)
+        else:
+            return self.call(api, func, args, kwargs or _NO_KWARGS)
+        return func(*args, **(kwargs or _NO_KWARGS))
+
+    def begin_phase(self) -> None:
+        """The capture has begun a phase of this thread: have its calls recorded natively, if they are alike."""
+        flat = self._capture.threads.flat
+        if flat is not None and _run_flat_call is not None:
+            flat.prepare(self, self._wanted, self._name_flat)
+
+    def _name_flat(self, func: Any, args: tuple[Any, ...], frame: FrameType) -> str | None:
+        """Base of the name of a call that needs nothing but being recorded."""
+        api = self._wanted[func]
+        if api is None or api is _LOW_RISK or api.communicates or api.transparent:
+            return None
+        if id(frame.f_code) not in self._sites.plain:
+            return None
+        if api.at_site:
+            api = self._sites.resolve(api, frame, args)
+        return api.base if api.risk >= self.lowest else None
 
     def _look_inside(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         torch.overrides._push_mode(self)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from msprobe.core.backward_records import Alarm
-from msprobe.core.call_stack import StackBook
+from msprobe.core.call_stack import StackBook, StackNode
 from msprobe.core.config_record import Config
 from msprobe.core.names import CallName
 from msprobe.core.open_call import OpenCall
@@ -53,6 +53,7 @@ class Capture(Recorder):
     def __init__(self, config: Config) -> None:
         super().__init__(config, StackBook(_CLIP, _REDISPATCH, getattr(native_module(), "stack_key", None)))
         self.recomputation = Recomputation()
+        self.decisions: dict[bytes, tuple[str, StackNode]] = {}  # of FlatPhase, kept from step to step
         self.gradients = GradientWatch(self)
         self.watcher = make_watcher(config, self.selection, self.coverage, self.failed, self.resolve)
         self.encoder: Encoder = NoValues() if config.task == "structure" else self._make_encoder(config)
@@ -143,6 +144,7 @@ class Capture(Recorder):
 
     def begin_phase(self, name: str, frame: FrameType, plain: bool = False) -> None:
         """Do the same; ``plain``: nobody repeats its calls. They are torch's own code, and no closure of the user's."""
+        self._close_flat_phase()
         super().begin_phase(name, frame)
         if not plain:
             return
@@ -155,7 +157,13 @@ class Capture(Recorder):
     def end_phase(self) -> None:
         """The phase is over, and with it the trust in version counters that it may have brought."""
         self.recomputation.remembers = True
+        self._close_flat_phase()
         super().end_phase()
+
+    def _close_flat_phase(self) -> None:
+        flat = self.threads.flat
+        if flat is not None:
+            flat.close()
 
     def resolve(self) -> None:
         """Fill in what is still on an accelerator; waits if another thread is about it."""

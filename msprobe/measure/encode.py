@@ -22,7 +22,8 @@ from msprobe.measure.value_walk import DEPTH_LIMIT, Parents, ValueWalk
 
 __all__ = ["DEPTH_LIMIT", "ValueEncoder"]
 
-_NAMED = frozenset(scalars.NAMED)
+NAMED = frozenset(scalars.NAMED)
+"""Keywords whose values are encoded by their name, not by their type."""
 
 
 class ValueEncoder(ValueWalk):
@@ -120,11 +121,16 @@ class ValueEncoder(ValueWalk):
         if _is_tracing():
             with Quiet():
                 return self._pairs(mapping.items(), prefix, ())
-        if prefix is None and self._fast is not None and type(mapping) is dict and mapping.keys().isdisjoint(_NAMED):
+        if prefix is None and self._fast is not None and type(mapping) is dict and mapping.keys().isdisjoint(NAMED):
             found = self._fast.encode_pairs(mapping)
             if found is not None:
                 return found
         return self._pairs(mapping.items(), prefix, ())
+
+    @property
+    def native(self) -> FastEntries | None:
+        """What encodes plain values natively, None if there are no such kernels, or nothing for them to do."""
+        return self._fast
 
     def trust_versions(self, *, on: bool) -> None:
         """See :meth:`FastEntries.trust_versions`."""
@@ -138,7 +144,8 @@ class ValueEncoder(ValueWalk):
         self._tensors.resolve()
 
     def _encode_inside(self, value: Any) -> Any:
-        return self._encode(value, None, ())
+        with torch._C.DisableTorchFunction():  # the native kernels are also asked by code that does not hold it
+            return self._encode(value, None, ())
 
     def _encode(self, value: Any, path: str | None, parents: Parents) -> Any:
         kind = type(value)

@@ -64,11 +64,10 @@ def dumps_members(names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in zip(names, values, strict=True)]
     except TypeError:
         return [dumps_json(name) + b":" + dumps_json(value) for name, value in zip(names, values, strict=True)]
-    nulls = b"\n".join(members).count(b"null")
-    if nulls and nulls != sum(map(_plain_nones, values)):
-        for place, (name, value) in enumerate(zip(names, values, strict=True)):
-            if b"null" in members[place] and _hides_special((value,)):
-                members[place] = _encode_string(name) + b":" + _encode(value)
+    for place in [place for place, member in enumerate(members) if b"null" in member]:
+        name, value = names[place], values[place]
+        if members[place].count(b"null") != _plain_nones(value) and _hides_special((value,)):
+            members[place] = _encode_string(name) + b":" + _encode(value)
     return members
 
 

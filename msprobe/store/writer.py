@@ -9,6 +9,7 @@ names.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -104,6 +105,11 @@ class StepWriter:
         Why nothing may be written here, found out before; everything is then dropped and counted as lost.
     place
         Returns where the folder belongs now, see `StepFiles`.
+
+    Attributes
+    ----------
+    batch : int
+        Length from which on one of the `lists` is flushed.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per property of the dump
@@ -133,7 +139,7 @@ class StepWriter:
         if asynchronous:
             flush_every, batch = None, ASYNCHRONOUS_BATCH
         self._asynchronous = asynchronous
-        self._batch: float = 2 * batch if batch is not None else float("inf")
+        self.batch = 2 * batch if batch is not None else sys.maxsize
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._flushing = False
@@ -154,7 +160,7 @@ class StepWriter:
         )
         OPEN.add(self)
         if flush_every is not None and not FLUSHING.add(self, flush_every):
-            self._batch = 1
+            self.batch = 1
             self._files.notes.warn(
                 "no thread",
                 "no thread could be started for the regular flush (limit of processes or memory): each record is "
@@ -168,24 +174,32 @@ class StepWriter:
         """Take a finished record; it is encoded and written later. A name given twice: readers see the last one."""
         pending = self._records
         pending += (name, record)
-        if len(pending) >= self._batch:
-            self._flush_batch()
+        if len(pending) >= self.batch:
+            self.flush_batch()
 
     def add_parent(self, child: str, parent: str | None) -> None:
         """Take one line of ``construct.json``; None means that nothing encloses the child."""
         if self._extra_info:
             pending = self._parents
             pending += (child, parent)
-            if len(pending) >= self._batch:
-                self._flush_batch()
+            if len(pending) >= self.batch:
+                self.flush_batch()
 
     def add_stack(self, name: str, key: Hashable) -> None:
         """Take the call stack of a record, as a key that `render_stack` understands."""
         if self._extra_info:
             pending = self._calls
             pending += (name, key)
-            if len(pending) >= self._batch:
-                self._flush_batch()
+            if len(pending) >= self.batch:
+                self.flush_batch()
+
+    @property
+    def lists(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """The lists that `add`, `add_stack` and `add_parent` append to, for native code that does the same.
+
+        Both items of a pair are appended in one step. A list that has `batch` items is to be written by `flush_batch`.
+        """
+        return self._records, self._calls, self._parents
 
     @property
     def recorded(self) -> int:
@@ -302,7 +316,7 @@ class StepWriter:
                 self._closed = True  # not before: an interrupted end is made up for, at the latest when Python exits
             finally:
                 self._flushing = False
-        self._batch = 1  # a late record goes straight to flush, which notes it
+        self.batch = 1  # a late record goes straight to flush, which notes it
         OPEN.discard(self)
 
     def note_failure(self, text: str) -> None:
@@ -335,7 +349,8 @@ class StepWriter:
         for pending in self._waiting:
             pending.pairs.clear()
 
-    def _flush_batch(self) -> None:
+    def flush_batch(self) -> None:
+        """Write everything: as many items wait as may."""
         if self._asynchronous and not self._closed:
             self._files.notes.warn(
                 "async records",
