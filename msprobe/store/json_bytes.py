@@ -64,6 +64,8 @@ def dumps_members(names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in zip(names, values, strict=True)]
     except TypeError:
         return [dumps_json(name) + b":" + dumps_json(value) for name, value in zip(names, values, strict=True)]
+    if b"null" not in b"\n".join(members):
+        return members
     for place in [place for place, member in enumerate(members) if b"null" in member]:
         name, value = names[place], values[place]
         if members[place].count(b"null") != _plain_nones(value) and _hides_special((value,)):
