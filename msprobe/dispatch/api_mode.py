@@ -108,9 +108,10 @@ class ApiMode(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or _NO_KWARGS))
         flat = self._capture.threads.flat
-        if flat is not None and flat.native is not None:
-            output = _run_flat_call(flat.native, func, args, kwargs, _getframe(1))
-            if output is not flat.native:
+        phase = flat.native if flat is not None else None  # kept: the call may end the phase
+        if phase is not None:
+            output = _run_flat_call(phase, func, args, kwargs, _getframe(1))
+            if output is not phase:
                 return output
         try:
             api = self._wanted[func]

@@ -45,7 +45,8 @@ class Told(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         cls.act(func.__name__)
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+            output = func(*args, **(kwargs or {}))
+            return output.as_subclass(cls) if type(output) is torch.Tensor else output
 
 
 def train(tool: Any, make: Callable[[Any], torch.optim.Optimizer], each: Callable[[Any], None], steps: int = 2) -> Any:
@@ -130,15 +131,21 @@ def test_a_call_that_raises(debugger: Factory, monkeypatch: pytest.MonkeyPatch, 
         assert any(name.endswith("#error") for name in native[1]["dump.json"]["data"])
 
 
-@pytest.mark.parametrize("what", ["stop", "step", "interrupt", "gradients", "fork of modes"])
-def test_what_a_call_may_do_inside(debugger: Factory, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """The class of a gradient stops the capture, ends the step, raises, or changes modes in the middle of a call."""
+@pytest.mark.parametrize("call", ["lerp_", "__setitem__"])
+@pytest.mark.parametrize("what", ["stop", "step", "interrupt", "gradients", "other mode"])
+def test_what_a_call_may_do_inside(debugger: Factory, monkeypatch: pytest.MonkeyPatch, what: str, call: str) -> None:
+    """The class of a gradient stops the capture, ends the step, raises, or changes modes in the middle of a call.
+
+    An assignment to elements, as Rprop makes them, returns None.
+    """
+    optimizer = torch.optim.Adam if call == "lerp_" else torch.optim.Rprop
+    trained = []
 
     def run(tool: Any) -> None:
         state = {"calls": 0}
 
         def act(name: str) -> None:
-            if name != "lerp_":
+            if name != call:
                 return
             state["calls"] += 1
             if state["calls"] != 3:
@@ -156,20 +163,24 @@ def test_what_a_call_may_do_inside(debugger: Factory, monkeypatch: pytest.Monkey
                 with torch.device("cpu"):
                     torch.zeros(2)
 
-        def told(optimizer: Any) -> None:
-            for parameter in optimizer.param_groups[0]["params"]:
+        def told(used: Any) -> None:
+            for parameter in used.param_groups[0]["params"]:
                 parameter.grad = parameter.grad.as_subclass(Told)
 
         Told.act = staticmethod(act)
         try:
-            train(tool, lambda parameters: torch.optim.Adam(parameters, foreach=False), told)
+            trained.append(train(tool, lambda parameters: optimizer(parameters, foreach=False), told))
         except KeyboardInterrupt:
             tool.stop()
             tool.step()
+            trained.append([])
+        trained.append([torch.tensor(state["calls"])])
         assert state["calls"] >= 3
 
     native, python = both_ways(debugger, monkeypatch, run, CONFIGS["L1"])
     assert native == python
+    first, calls, second, calls_again = trained
+    assert all(map(torch.equal, first + calls, second + calls_again))
 
 
 def test_the_program_computes_the_same(debugger: Factory) -> None:
