@@ -20,6 +20,13 @@ class DumpReadError(ValueError):
     """A dump cannot be read; the message names the file, what is wrong with it and what to do."""
 
 
+NOTHING = {
+    TAIL_DUMP: b'{"task":"","level":"","framework":"","dump_data_dir":"","data":{}}',
+    TAIL_OBJECT: b"{}",
+}
+"""What an empty file stands for, by its tail: its process was killed between making it and writing its first line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dump:
     """One rank of one step.
@@ -169,6 +176,8 @@ def _read_object(file: Path, tail: bytes) -> tuple[dict[str, Any], bool]:
         text = file.read_bytes()
     except OSError as error:
         raise DumpReadError(f"{file}: {error.strerror}") from error
+    if not text:
+        return loads_json(NOTHING[tail]), False
     try:
         content, whole = loads_json(text), True
     except ValueError as error:

@@ -13,7 +13,7 @@ from msprobe.store.coverage_file import COVERAGE_FILE
 from msprobe.store.json_bytes import dumps_json, loads_json
 from msprobe.store.part_file import SEPARATOR, TAIL_DUMP, TAIL_OBJECT, cut_back, is_growing, salvage
 from msprobe.store.process_start import start_ticks
-from msprobe.store.reader import DumpReadError, read_stacks
+from msprobe.store.reader import NOTHING, DumpReadError, read_stacks
 from msprobe.store.stacks import JOURNAL_FILE, STACK_FILE
 from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
 from msprobe.store.step_folder import FILE_MODE
@@ -55,12 +55,6 @@ class RecoverReport:
     def repaired(self) -> int:
         """Number of folders in which something was changed."""
         return sum(report.state == "repaired" for report in self.folders)
-
-
-_NOTHING = {
-    TAIL_DUMP: b'{"task":"","level":"","framework":"","dump_data_dir":"","data":{}}',
-    TAIL_OBJECT: b"{}",
-}
 
 
 def recover(path: str | Path) -> RecoverReport:
@@ -121,7 +115,7 @@ def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     """Complete one growing object; return bytes cut and members kept."""
     text = file.read_bytes()
     if not text:  # the process was killed between making the file and its first line
-        file.write_bytes(_NOTHING[tail])
+        file.write_bytes(NOTHING[tail])
         actions.append(f"{file.name}: nothing had been written to it yet; made an empty one")
         return 0, 0
     if not is_growing(text, tail):

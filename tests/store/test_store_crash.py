@@ -239,3 +239,13 @@ def test_a_process_that_was_killed_before_its_first_line_leaves_an_empty_dump(tm
     assert json.loads((folder / "dump.json").read_bytes())["data"] == {}
     assert json.loads((folder / "construct.json").read_bytes()) == {}
     assert [report.state for report in recover(tmp_path).folders] == ["fine"]
+
+
+@pytest.mark.parametrize("name", ["dump.json", "debug.json"])
+def test_a_file_of_a_process_killed_before_its_first_line_holds_no_record(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    dump = read_dump(tmp_path)
+    assert (dump.data, dump.complete) == ({}, False)
+    assert list(iter_records(tmp_path)) == []
+    recover(tmp_path)
+    assert read_dump(tmp_path).data == {}
