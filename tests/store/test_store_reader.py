@@ -59,7 +59,7 @@ def test_the_file_itself_may_be_named(foreign: Path) -> None:
     ("content", "message"),
     [
         (None, "no dump.json or debug.json here"),
-        ("", "not JSON"),
+        (" ", "not JSON"),
         ("[1]", "holds list instead of an object"),
         ('{"task": "statistics"}', 'no object under the key "data"'),
         ('{"data": []}', 'no object under the key "data"'),
