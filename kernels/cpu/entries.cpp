@@ -31,10 +31,7 @@ struct Names {
 // Tensors measured by encoders in this process; written under the interpreter lock.
 long long entries_made = 0;
 
-const Names& names() {
-  static const Names* const all = new Names;  // lives as long as the interpreter
-  return *all;
-}
+const Names& names() { return interned<Names>(); }
 
 // What is known of one dtype: (dtype, code, head, precision, min_exponent, largest, saturates).
 struct DtypeEntry {

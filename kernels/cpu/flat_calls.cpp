@@ -57,10 +57,7 @@ struct Names {
   PyObject* active = PyUnicode_InternFromString("active");
 };
 
-const Names& names() {
-  static const Names* const all = new Names;  // lives as long as the interpreter
-  return *all;
-}
+const Names& names() { return interned<Names>(); }
 
 Ref owned(PyObject* borrowed) {
   Py_XINCREF(borrowed);
@@ -116,6 +113,7 @@ class FlatCall {
   bool keep_pair(Field list, PyObject* first, PyObject* second);
   PyObject* record(bool complete) const;
   PyObject* raised();
+  PyObject* left() const;
   bool tell(Field callback, PyObject* value) const;
   PyObject* call() const { return PyObject_Call(function_, args_, kwargs_); }
   bool measures() const { return field(kEncoder) != Py_None; }
@@ -290,18 +288,19 @@ PyObject* FlatCall::raised() {
   return nullptr;
 }
 
+// Leaves the call to Python: what raised here is asked again there, and is answered or noted.
+PyObject* FlatCall::left() const {
+  PyErr_Clear();
+  return owned(phase_).release();
+}
+
 PyObject* FlatCall::run() {
-  const Ref not_ours = owned(phase_);
-  const auto leave_it = [&] {
-    PyErr_Clear();  // the same question asked in Python is answered, or its failure noted, there
-    return const_cast<Ref&>(not_ours).release();
-  };
   PyObject* known = PyDict_GetItemWithError(field(kWanted), function_);
-  if (known == nullptr || !attribute_is(kCapture, names().running, Py_True)) return leave_it();
+  if (known == nullptr || !attribute_is(kCapture, names().running, Py_True)) return left();
   if (known == Py_None) return call();
-  if (!goes_on() || !attribute_is(kMode, names().paused, Py_False) || !nobody_else_looks()) return leave_it();
+  if (!goes_on() || !attribute_is(kMode, names().paused, Py_False) || !nobody_else_looks()) return left();
   if (!decide()) {
-    if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception)) return leave_it();
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception)) return left();
     return nullptr;
   }
   if (!take_index() || !encode_inputs()) return survived("inputs") ? call() : nullptr;

@@ -19,10 +19,7 @@ struct Names {
   PyObject* offset = PyUnicode_InternFromString("f_lasti");
 };
 
-const Names& names() {
-  static const Names* const all = new Names;  // lives as long as the interpreter
-  return *all;
-}
+const Names& names() { return interned<Names>(); }
 
 // Appends code object and instruction offset of a frame. False: an exception is set.
 bool append(PyObject* frame, std::vector<int64_t>* key) {

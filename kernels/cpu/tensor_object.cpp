@@ -38,10 +38,7 @@ struct Names {
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
 };
 
-const Names& names() {
-  static const Names* const all = new Names;  // lives as long as the interpreter
-  return *all;
-}
+const Names& names() { return interned<Names>(); }
 
 }  // namespace
 

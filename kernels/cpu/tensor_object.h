@@ -36,6 +36,13 @@ class Ref {
   PyObject* object_;
 };
 
+// The attribute names that a file asks for, interned when it first asks; they live as long as the interpreter.
+template <class Names>
+const Names& interned() {
+  static const Names* const all = new Names;
+  return *all;
+}
+
 // Elements of a strided tensor in host memory; strides are in elements.
 struct Elements {
   const char* data = nullptr;

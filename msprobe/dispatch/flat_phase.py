@@ -111,7 +111,7 @@ class FlatPhase:
             *(self._frame, self._outer, _STATE, torch.Tensor, self._counters.following),
             *(encoder, NAMED, self._encode_kwargs, as_sequence, self._name),
             *(records, stacks, parents if capture.keeps_hierarchy else None, writer.batch, writer.flush_batch),
-            *(self._too_late, self._aborted, self._failed),
+            *(self._too_late, self._aborted, capture.failed),
         )
 
     def close(self) -> None:
@@ -187,7 +187,4 @@ class FlatPhase:
             try:
                 self.abort((base, index, node, record), error)
             except Exception as failure:  # noqa: BLE001 - hook boundary
-                self._failed(f"failed call of {base}", failure)
-
-    def _failed(self, where: str, error: Exception) -> None:
-        self._capture.failed(where, error)
+                self._capture.failed(f"failed call of {base}", failure)

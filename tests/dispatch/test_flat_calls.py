@@ -66,7 +66,7 @@ def train(tool: Any, make: Callable[[Any], torch.optim.Optimizer], each: Callabl
 
 
 def texts(tool: Any) -> list[dict[str, Any]]:
-    """Files of each step, parsed; the frames of stacks without what tells one test run from the next."""
+    """Files of each step, parsed, and what its coverage says is missing."""
     found = []
     for step in sorted(Path(tool._session.config.dump_path).glob("step*")):
         (folder,) = step.iterdir()
