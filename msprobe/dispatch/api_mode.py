@@ -107,26 +107,28 @@ class ApiMode(TorchFunctionMode):
         """Run ``func`` and record the call if it is wanted."""
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or _NO_KWARGS))
-        flat = self._capture.threads.flat
+        try:
+            api = self._wanted[func]
+        except (KeyError, TypeError):
+            api = self._classify(func)
+        capture = self._capture
+        if api is None and capture.running:  # the most of all calls: attributes of tensors and the like
+            return func(*args, **kwargs) if kwargs else func(*args)
+        flat = capture.threads.flat
         phase = flat.native if flat is not None else None  # kept: the call may end the phase
         if phase is not None:
             output = _run_flat_call(phase, func, args, kwargs, _getframe(1))
             if output is not phase:
                 return output
-        try:
-            api = self._wanted[func]
-        except (KeyError, TypeError):
-            api = self._classify(func)
         if (
-            api is None
-            or self.paused
-            or not self._capture.running
+            self.paused
+            or not capture.running
             or (_task_id() != -1 and type(_current_node()).__name__ == COMPILED_BACKWARD)
         ):
-            if not self._capture.running:
-                leave_after_call(self, self._capture)
+            if not capture.running:
+                leave_after_call(self, capture)
         elif api is _LOW_RISK:
-            self._capture.coverage.low_risk += 1
+            capture.coverage.low_risk += 1
         elif api.communicates and self.collectives is not None:
             return self.collectives.run_functional(api.name, func, args, kwargs or _NO_KWARGS)
         elif api.transparent and not kwargs and hasattr(func, "__wrapped__"):

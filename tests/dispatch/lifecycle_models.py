@@ -13,8 +13,10 @@ Factory = Callable[..., Any]
 
 
 def small_model() -> nn.Sequential:
-    """Two linear layers."""
-    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    """Two linear layers, with the same weights each time: some units are active for an input of ones."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
 
 
 class Fragile(nn.Module):
