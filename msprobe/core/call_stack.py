@@ -18,9 +18,12 @@ _COMPILER = str(Path("torch", "_dynamo"))  # torch's compiler, around the user's
 
 
 class StackNode:
-    """One distinct stack: frames from the innermost outwards, then those of ``outer``. Compared by identity."""
+    """One distinct stack: frames from the innermost outwards, then those of ``outer``. Compared by identity.
 
-    __slots__ = ("codes", "in_clip_grad", "offsets", "outer")
+    ``lines`` is how it was rendered: stacks are the same in every step, and their lines share their text.
+    """
+
+    __slots__ = ("codes", "in_clip_grad", "lines", "offsets", "outer")
 
     def __init__(
         self, codes: tuple[CodeType, ...], offsets: tuple[int, ...], outer: StackNode | None, *, in_clip_grad: bool
@@ -28,6 +31,7 @@ class StackNode:
         self.codes = codes
         self.offsets = offsets
         self.outer = outer
+        self.lines: list[str] | None = None
         self.in_clip_grad: bool = in_clip_grad or (outer is not None and outer.in_clip_grad)
 
 
@@ -95,6 +99,13 @@ class StackBook:
 
     def render(self, node: StackNode | None) -> list[str]:
         """Format a stack, innermost frame first; frames that are there because of the capture are left out."""
+        if node is None:
+            return []
+        if node.lines is None:
+            node.lines = self._render(node)
+        return node.lines
+
+    def _render(self, node: StackNode | None) -> list[str]:
         lines = []
         redispatched = False
         while node is not None:

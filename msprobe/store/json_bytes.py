@@ -13,6 +13,8 @@ import json
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from itertools import compress, count, repeat
+from operator import not_
 from pathlib import PurePath
 from typing import Any
 
@@ -61,15 +63,15 @@ def dumps_members(names: Sequence[str], values: Sequence[Any]) -> list[bytes]:
         As `dumps_json`; use it on each item to find out which one it is.
     """
     try:
-        members = [orjson.dumps({name: value}, _default)[1:-1] for name, value in zip(names, values, strict=True)]
+        names_text, values_text = map(orjson.dumps, names), map(orjson.dumps, values, repeat(_default))
+        members = list(map(b":".join, zip(names_text, values_text, strict=True)))
     except TypeError:
         return [dumps_json(name) + b":" + dumps_json(value) for name, value in zip(names, values, strict=True)]
-    if b"null" not in b"\n".join(members):
-        return members
-    for place in [place for place, member in enumerate(members) if b"null" in member]:
-        name, value = names[place], values[place]
-        if members[place].count(b"null") != _plain_nones(value) and _hides_special((value,)):
-            members[place] = _encode_string(name) + b":" + _encode(value)
+    # Nothing is lost in a leaf, so most records of native code, which are a fragment, are not searched at all.
+    for place in compress(count(), map(not_, map(_LEAVES.__contains__, map(type, values)))):
+        member, value = members[place], values[place]
+        if b"null" in member and member.count(b"null") != _plain_nones(value) and _hides_special((value,)):
+            members[place] = _encode_string(names[place]) + b":" + _encode(value)
     return members
 
 

@@ -89,37 +89,38 @@ class GrowingObject:
         """
         if not members:
             return
-        lead = SEPARATOR if self.members else b""
-        text = lead + SEPARATOR.join(members) + self._tail
-        descriptor = self._open()
+        lead = (b"",) if self.members else ()
+        text = SEPARATOR.join([*lead, *members[:-1], members[-1] + self._tail])  # copied once: it may be megabytes
+        descriptor, size = self._open()
         try:
-            self._write(descriptor, text, members)
+            self._write(descriptor, text, members, size)
         finally:
             os.close(descriptor)
 
     def replace_head(self, head: bytes) -> None:
         """Overwrite the first line with another one of the same length."""
-        descriptor = self._open()
+        descriptor, _ = self._open()
         try:
             write_fully(descriptor, head, 0)
         finally:
             os.close(descriptor)
 
-    def _open(self) -> int:
-        descriptor = self._folder.open(self._name)
-        status = os.fstat(descriptor)
+    def _open(self) -> tuple[int, int]:
+        """Open the file; return its descriptor and its length."""
+        descriptor, status = self._folder.open_known(self._name)
         if (status.st_dev, status.st_ino) != self._identity or status.st_size < self.size:
             os.close(descriptor)
             raise OSError(errno.ESTALE, "the file was replaced or shortened by another program")
-        return descriptor
+        return descriptor, status.st_size
 
-    def _write(self, descriptor: int, text: bytes, members: Sequence[bytes]) -> None:
+    def _write(self, descriptor: int, text: bytes, members: Sequence[bytes], size: int) -> None:
         try:
             write_fully(descriptor, text, self._end)
         except ShortWriteError as error:
             raise PartWrittenError(error, self._keep_what_fits(descriptor, members, error.written)) from error
         self._state = (self._end + len(text) - len(self._tail), self.members + len(members))
-        os.ftruncate(descriptor, self.size)  # longer only if an earlier write was interrupted before it was counted
+        if size > self.size:  # an earlier write was interrupted before it was counted
+            os.ftruncate(descriptor, self.size)
 
     def _keep_what_fits(self, descriptor: int, members: Sequence[bytes], written: int) -> int:
         """Close the object after the last member that fits, tail included, into the space already taken."""

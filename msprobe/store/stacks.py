@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any
 
 from msprobe.store.json_bytes import dumps_json, loads_json
 from msprobe.store.part_file import TAIL_OBJECT, GrowingObject
-from msprobe.store.step_folder import ShortWriteError, StepFolder, write_fully
+from msprobe.store.step_folder import ShortWriteError, StepFolder, read_fully, write_fully
 
 STACK_FILE = "stack.json"
 JOURNAL_FILE = "stack.json.part"
+_STACK_FIELD = b'{"stack":'
+_NAMES_FIELD = b',"names":['
 
 
 class StackJournal:
@@ -84,11 +86,15 @@ class StackJournal:
         OSError
             The journal cannot be written; it ends with its last complete line.
         """
-        self._define([key for key in dict.fromkeys(keys) if key not in self._ids])
+        different = dict.fromkeys(keys)
+        self._define([key for key in different if key not in self._ids])
         groups: dict[int, list[str]] = {}
-        for name, key in zip(names, keys, strict=True):
-            groups.setdefault(self._ids[key], []).append(name)
-        lines = [dumps_json({"stack": number, "names": members}) + b"\n" for number, members in groups.items()]
+        members = {key: groups.setdefault(self._ids[key], []) for key in different}
+        deque(map(list.append, map(members.__getitem__, keys), names), maxlen=0)  # a loop at the speed of C
+        lines = [
+            b"%b%d%b%b}\n" % (_STACK_FIELD, number, _NAMES_FIELD, dumps_json(group)[1:])
+            for number, group in groups.items()
+        ]
         self._write(b"".join(lines), len(names))
 
     def pause(self) -> None:
@@ -101,11 +107,11 @@ class StackJournal:
         """
         if self._assembled == self._end:
             return
-        groups = self._groups(self._assembled)
+        entries = self._entries(self._assembled, self._target.members)
         scattered = self._scattered or self._assembled > 0
         self._scattered = True  # until it is known that it worked
         self._assembled = self._end
-        self._target.append(self._entries(groups, self._target.members))
+        self._target.append(entries)
         self._scattered = scattered
 
     def finish(self) -> None:
@@ -142,55 +148,63 @@ class StackJournal:
         self._ids_by_text.update(by_text)
         self._ids.update(ids)
 
-    def _entries(self, groups: dict[int, list[str]], first: int) -> list[bytes]:
+    def _entries(self, start: int, first: int, *, by_number: bool = False) -> list[bytes]:
+        """Return entries of ``stack.json`` for the names that the journal has from an offset on.
+
+        They are numbered from ``first`` on, in the order in which their stacks come there or were defined. What this
+        process has written is not parsed again.
+        """
         descriptor = self._folder.open(JOURNAL_FILE)
         try:
-            return [
-                b'"%d":[%b,%b]' % (place, dumps_json(names), os.pread(descriptor, *self._spans[number]))
-                for place, (number, names) in enumerate(groups.items(), first)
-            ]
+            text = read_fully(descriptor, self._end - start, start)
+            groups = _names_by_stack(text)
+            entries = []
+            for place, number in enumerate(sorted(groups) if by_number else groups, first):
+                length, offset = self._spans[number]
+                at = offset - start
+                frames = text[at : at + length] if at >= 0 else os.pread(descriptor, length, offset)
+                entries.append(b'"%d":[[%b],%b]' % (place, b",".join(groups[number]), frames))
+            return entries
         finally:
             os.close(descriptor)
 
     def _write(self, text: bytes, names: int = 0) -> None:
         if not text:
             return
-        descriptor = self._folder.open(JOURNAL_FILE)
+        descriptor, status = self._folder.open_known(JOURNAL_FILE)
         try:
             write_fully(descriptor, text, self._end)
             self._state = (self._end + len(text), self.names + names)
-            os.ftruncate(descriptor, self._end)  # longer only if an earlier write was interrupted
+            if status.st_size > self._end:  # an earlier write was interrupted
+                os.ftruncate(descriptor, self._end)
         except ShortWriteError:
             os.ftruncate(descriptor, self._end)
             raise
         finally:
             os.close(descriptor)
 
-    def _groups(self, start: int) -> dict[int, list[str]]:
-        groups: dict[int, list[str]] = {}
-        for line in self._lines(start):
-            if "names" in line:
-                groups.setdefault(line["stack"], []).extend(line["names"])
-        return groups
-
-    def _lines(self, start: int) -> Iterator[dict[str, Any]]:
-        descriptor = self._folder.open(JOURNAL_FILE)
-        with os.fdopen(descriptor, "rb") as journal:
-            journal.seek(start)
-            for line in journal:
-                yield loads_json(line)
-
     def _merge(self) -> None:
         temporary = STACK_FILE + ".tmp"
         self._folder.remove(temporary)
         try:
             merged = GrowingObject(self._folder, temporary, b"{", TAIL_OBJECT)
-            merged.append(self._entries(dict(sorted(self._groups(0).items())), 0))
+            merged.append(self._entries(0, 0, by_number=True))
             self._folder.rename(temporary, STACK_FILE)
         except OSError:
             self._folder.remove(temporary)
             raise
         self._target = merged
+
+
+def _names_by_stack(text: bytes) -> dict[int, list[bytes]]:
+    """Find the lines of names among complete lines of a journal: per stack their JSON lists, without brackets."""
+    groups: dict[int, list[bytes]] = {}
+    for line in text.split(b"\n"):
+        # Neither a number nor text in frames has this: a quotation mark inside of text has a backslash before it.
+        head, found, names = line.partition(_NAMES_FIELD)
+        if found:
+            groups.setdefault(int(head[len(_STACK_FIELD) :]), []).append(names[:-2])
+    return groups
 
 
 def read_journal(path: Path) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ FOLDER_MODE = 0o750
 FILE_MODE = 0o640
 _PATIENCE = 0.5  # seconds to get a folder that others remove at the same time
 _PAUSE = 1e-4  # seconds, more with each attempt
+_OPEN_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -68,12 +69,16 @@ class StepFolder:
 
     def open(self, name: str, extra_flags: int = 0) -> int:
         """Open a regular file of this folder for reading and writing; return its descriptor."""
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | extra_flags
-        descriptor = os.open(name, flags, FILE_MODE, dir_fd=self._fd)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return self.open_known(name, extra_flags)[0]
+
+    def open_known(self, name: str, extra_flags: int = 0) -> tuple[int, os.stat_result]:
+        """Open a regular file as `open` does; return its descriptor and what it was when it was opened."""
+        descriptor = os.open(name, _OPEN_FILE | extra_flags, FILE_MODE, dir_fd=self._fd)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
-        return descriptor
+        return descriptor, status
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file inside the folder, replacing the target in one step."""
@@ -137,6 +142,21 @@ def write_fully(descriptor: int, content: bytes, offset: int) -> None:
             written += os.pwrite(descriptor, view[written:], offset + written)
     except OSError as error:
         raise ShortWriteError(error, written) from error
+
+
+def read_fully(descriptor: int, length: int, offset: int) -> bytes:
+    """Read so many bytes from an offset; fewer only if the file ends before.
+
+    Raises
+    ------
+    OSError
+        The system refused.
+    """
+    pieces = []
+    while length > 0 and (piece := os.pread(descriptor, length, offset)):
+        pieces.append(piece)
+        length, offset = length - len(piece), offset + len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def write_pieces(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview]) -> int:

@@ -305,13 +305,16 @@ def test_an_interrupted_flush_is_repeated_in_full(folder: Path, monkeypatch: pyt
 
     writer = open_writer(folder)
     writer.add("a", {"long": "x" * 1000})
-    real = os.ftruncate
+    real = os.pwrite
 
-    def interrupt(*arguments: int) -> None:
-        monkeypatch.setattr(os, "ftruncate", real)
-        raise KeyboardInterrupt
+    def interrupt(descriptor: int, content: memoryview, offset: int) -> int:
+        written = real(descriptor, content, offset)
+        if b'"a"' in content.tobytes():
+            monkeypatch.setattr(os, "pwrite", real)
+            raise KeyboardInterrupt
+        return written
 
-    monkeypatch.setattr(os, "ftruncate", interrupt)
+    monkeypatch.setattr(os, "pwrite", interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
     writer.add("b", {})
