@@ -25,6 +25,7 @@ from msprobe.dispatch.engine import EngineEntry
 from msprobe.dispatch.hook_ids import HookIds
 from msprobe.dispatch.kernel_capture import KernelCapture
 from msprobe.dispatch.modules import ModuleHooks
+from msprobe.dispatch.named_modules import NamedModules
 from msprobe.dispatch.optimizer_steps import OptimizerSteps
 from msprobe.dispatch.parameter_gradients import ParameterGradients
 from msprobe.dispatch.pipeline_trials import PipelineTrials
@@ -185,12 +186,13 @@ class PytorchAdapter:
         if self.saver is not None:
             return  # nothing is recorded but what save() is given
         if self._records_modules:
-            self._modules.record(models)
-            self._parameters.record(models)
+            found = NamedModules(models)
+            self._modules.record(found)
+            self._parameters.record(found)
             if not models:
                 self.roots.watch(self._record_root)
         elif isinstance(self.capture, KernelCapture) and models:
-            self._modules.record(models)  # parents of the kernels, no records
+            self._modules.record(NamedModules(models))  # parents of the kernels, no records
         else:
             self._modules.follow()
         if self._mode is not None:
@@ -246,8 +248,9 @@ class PytorchAdapter:
     def _record_root(self, number: int, root: torch.nn.Module) -> None:
         """A model was found by itself (:class:`RootModules`)."""
         try:
-            self._modules.record([root], number)
-            self._parameters.record([root], number)
+            found = NamedModules([root], number)
+            self._modules.record(found)
+            self._parameters.record(found)
         except Exception as error:  # noqa: BLE001 - hook boundary
             self.capture.failed(f"hooks of the model {type(root).__name__}", error)
 
@@ -275,7 +278,7 @@ class PytorchAdapter:
         if self._mode is not None:
             self._mode.paused = True
         self._single = ModuleHooks(self.capture, None)
-        self._single.record_alone(f"Module.{dump_name}.{class_name(module)}", module)
+        self._single.record_alone(f"Module.{dump_name}.{class_name(type(module))}", module)
 
     def end_module_dump(self) -> None:
         """Record again what the level records."""

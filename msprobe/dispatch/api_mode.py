@@ -101,7 +101,7 @@ class ApiMode(TorchFunctionMode):
         else:
             self.enter_thread()
 
-    def __torch_function__(
+    def __torch_function__(  # noqa: PLR0911 - one for each kind of call
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run ``func`` and record the call if it is wanted."""

@@ -10,23 +10,23 @@ them is noticed by the neutrality tests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+if TYPE_CHECKING:
+    from msprobe.dispatch.named_modules import NamedModules
+
 FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
-def watched_for_hooks(roots: Sequence[nn.Module]) -> set[int]:
-    """Return the ids of the modules below ``roots`` on which a hook of its own would switch a fused path off."""
-    return {
-        id(inner)
-        for root in roots
-        for module in root.modules()
-        if isinstance(module, FUSED)
-        for inner in module.modules()
-    }
+def watched_for_hooks(found: NamedModules) -> set[int]:
+    """Return the ids of the modules on which a hook of its own would switch a fused path off."""
+    if not any(issubclass(kind, FUSED) for kind in (*found.classes, *map(type, found.roots))):
+        return set()
+    modules = (*found.roots, *(module for _, module in found.calls))
+    return {id(inner) for module in modules if isinstance(module, FUSED) for inner in module.modules()}
 
 
 def takes_fused_path(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

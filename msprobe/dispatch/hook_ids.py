@@ -2,6 +2,9 @@
 
 A compiler guards on the hooks of what it has traced, by id: hooks that come with a new id at each ``start()`` would
 make every step compile anew, and end in an error at the recompile limit.
+
+Where it is sure what torch's registration would do, hooks are put into torch's tables without it: a step begins with
+hundreds of them. Their ids come from torch's counter, which gives none twice.
 """
 
 from __future__ import annotations
@@ -20,19 +23,32 @@ class HookIds:
         self._ids: list[int] = []
 
     def register(self, registrations: Sequence[Callable[[], RemovableHandle]]) -> list[RemovableHandle]:
-        """Register hooks, the n-th with the id that the n-th had the first time."""
+        """Register hooks, the n-th with the n-th id."""
         handles = [register() for register in registrations]
-        if self._ids:
-            for handle, wanted in zip(handles, self._ids, strict=True):
-                _set_id(handle, wanted)
-        else:
-            self._ids = [handle.id for handle in handles]
+        for place, handle in enumerate(handles):
+            _set_id(handle, self.number(place))
         return handles
+
+    def number(self, place: int) -> int:
+        """The n-th id of the group."""
+        while len(self._ids) <= place:
+            self._ids.append(next_id())
+        return self._ids[place]
+
+
+def next_id() -> int:
+    """An id that no hook has and none will be given."""
+    number = RemovableHandle.next_id
+    RemovableHandle.next_id = number + 1
+    return number
 
 
 def _set_id(handle: RemovableHandle, wanted: int) -> None:
     for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
         hooks = reference()
         if hooks is not None and handle.id in hooks:
+            first = next(iter(hooks)) == handle.id
             hooks[wanted] = hooks.pop(handle.id)
+            if first and len(hooks) > 1:  # it was registered to come before all others
+                hooks.move_to_end(wanted, last=False)
     handle.id = wanted

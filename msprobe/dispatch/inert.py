@@ -18,17 +18,10 @@ class VanishingHook:
     A model is copied or pickled together with its hooks. A copy of ours does nothing and needs no msprobe to be
     loaded: it is a bound ``nullcontext().__exit__``, a standard-library callable that takes any positional arguments
     and returns None. A deep copy of a module does not even keep that.
-
-    Parameters
-    ----------
-    module : nn.Module, optional
-        The module that the hook hangs on.
     """
 
-    __slots__ = ("_module",)
-
-    def __init__(self, module: torch.nn.Module | None = None) -> None:
-        self._module = weakref.ref(module) if module is not None else None
+    __slots__ = ()
+    _module: weakref.ref[torch.nn.Module] | None = None
 
     def __reduce__(self) -> Any:
         return getattr, (contextlib.nullcontext(), "__exit__")
@@ -48,6 +41,20 @@ class VanishingHook:
                 "torch.jit.script(), or script a copy.deepcopy() of the module"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class ModuleHook(VanishingHook):
+    """Base of hooks installed on a module.
+
+    Parameters
+    ----------
+    module : nn.Module
+    """
+
+    __slots__ = ("_module",)
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = weakref.ref(module)
 
 
 class _Sweep:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+from weakref import ref
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import Parameter, is_lazy
 
 from msprobe.core.parameter_records import ParameterRecords
+from msprobe.dispatch.hook_ids import next_id
 from msprobe.dispatch.inert import VanishingHook
-from msprobe.dispatch.modules import named_calls
+from msprobe.dispatch.named_modules import NamedModules
 from msprobe.dispatch.tensor_hooks import TorchHooks
 
 if TYPE_CHECKING:
@@ -32,20 +34,40 @@ class ParameterGradients(ParameterRecords):
 
     def __init__(self, capture: Capture) -> None:
         super().__init__(capture, TorchHooks())
+        self._number = next_id()
+        self._placed: list[ref[dict[int, Any]]] = []
         self._handles: list[RemovableHandle] = []
         self._nodes: dict[int, torch.autograd.graph.Node] = {}  # of parameters with a main_grad
         self._models: Sequence[torch.nn.Module] = ()
 
-    def record(self, models: Sequence[torch.nn.Module], first: int = 0) -> None:
-        """Record the gradients of all parameters of the modules below ``models``; ``first`` as for their names."""
-        self._models = [*self._models, *models]
-        for base, module in named_calls(models, first):
-            self._expected[base] = 0
-            for key, parameter in _own(module):
-                self._handles.append(self._listen(parameter, _Accumulated(self, base, key)))
-                self._expected[base] += 1
+    def record(self, found: NamedModules) -> None:
+        """Record the gradients of all parameters of the modules that were found."""
+        self._models = [*self._models, *found.roots]
+        number = self._number
+        for base, module in found.calls:
+            expected = 0
+            for key, parameter in module._parameters.items():
+                if type(parameter) is Parameter:
+                    if not parameter.requires_grad:
+                        continue
+                    hooks = parameter._post_accumulate_grad_hooks
+                    if (
+                        hooks is not None
+                        and number not in hooks  # it is there if two modules share the parameter
+                        and parameter.grad_fn is None
+                        and getattr(parameter, "main_grad", None) is None
+                    ):  # what torch would do, without a handle, which holds the table weakly, too
+                        self._placed.append(ref(hooks))
+                        hooks[number] = _Accumulated(self, base, key)
+                        expected += 1
+                        continue
+                elif not _takes_gradients(parameter):
+                    continue
+                self._listen(parameter, _Accumulated(self, base, key))
+                expected += 1
+            self._expected[base] = expected
 
-    def _listen(self, parameter: torch.Tensor, hook: _Accumulated) -> RemovableHandle:
+    def _listen(self, parameter: torch.Tensor, hook: _Accumulated) -> None:
         """Call ``hook`` when a gradient has been added.
 
         A framework that keeps ``main_grad`` adds to it in a hook of the node that accumulates, as Megatron does, or in
@@ -53,19 +75,29 @@ class ParameterGradients(ParameterRecords):
         """
         in_node = getattr(parameter, "main_grad", None) is not None and not parameter._post_accumulate_grad_hooks
         if not in_node:
-            return parameter.register_post_accumulate_grad_hook(hook)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+            return
         node = torch.autograd.graph.get_gradient_edge(parameter).node
         self._nodes[id(parameter)] = node  # the parameter itself holds it weakly only
-        return node.register_hook(lambda *_: hook(parameter))
+        self._handles.append(node.register_hook(lambda *_: hook(parameter)))
 
     def remove(self) -> None:
         """Take all hooks away; what has arrived is recorded, parameters that have come since are counted."""
-        unseen = sum(
-            not self._watches(parameter) for _, module in named_calls(self._models) for _, parameter in _own(module)
-        )
+        number = self._number
+        unseen = 0
+        for _, module in NamedModules(self._models).calls:
+            for parameter in filter(_takes_gradients, module._parameters.values()):
+                placed = type(parameter) is Parameter and number in (parameter._post_accumulate_grad_hooks or ())
+                if not placed and not self._watches(parameter):
+                    unseen += 1
         if unseen:
             self._capture.coverage.not_recorded["parameter was made, replaced or unfrozen after start()"] += unseen
         self._models = ()
+        for table in self._placed:
+            hooks = table()
+            if hooks is not None:
+                hooks.pop(number, None)
+        self._placed.clear()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -88,11 +120,11 @@ class ParameterGradients(ParameterRecords):
         return arrived.grad if gradient is None else gradient
 
 
-def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters of the module itself that take gradients, of those that have a shape already."""
-    for key, parameter in module._parameters.items():
-        if parameter is not None and not is_lazy(parameter) and parameter.requires_grad:
-            yield key, parameter
+def _takes_gradients(parameter: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether there is a parameter that takes gradients, and has a shape already."""
+    if type(parameter) is Parameter:
+        return parameter.requires_grad
+    return parameter is not None and not is_lazy(parameter) and parameter.requires_grad
 
 
 class _Accumulated(VanishingHook):
@@ -101,7 +133,6 @@ class _Accumulated(VanishingHook):
     __slots__ = ("_base", "_key", "gradients")
 
     def __init__(self, gradients: ParameterGradients, base: str, key: str) -> None:
-        super().__init__()
         self.gradients = gradients
         self._base = base
         self._key = key

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from types import FrameType
 
-import torch
-
 _WRAPPERS = (
     "torch.distributed.fsdp",
     "torch.distributed._composable",
@@ -29,9 +27,8 @@ _COMPUTING = "torch.distributed.tensor.experimental"  # context parallel attenti
 _BETWEEN = frozenset({"torch._ops", "torch.autograd.function", "torch.nn.parameter"})
 
 
-def class_name(module: torch.nn.Module) -> str:
-    """Name of the class of ``module`` as the user has written it."""
-    kind: type = type(module)
+def class_name(kind: type) -> str:
+    """Name of a class of modules as the user has written it."""
     while kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2:  # made by fully_shard
         kind = kind.__bases__[1]
     return kind.__name__

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from msprobe.dispatch.inert import VanishingHook
+from msprobe.dispatch.inert import ModuleHook
 
 
-class BeforeForward(VanishingHook):
+class BeforeForward(ModuleHook):
     """Forward pre-hook that runs an action; a compiler that traces the call sees nothing."""
 
     __slots__ = ("_action",)

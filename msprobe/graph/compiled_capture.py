@@ -49,6 +49,7 @@ class CompiledCapture:
         self._mode = mode
         self._told = False
         self._unloaded = False
+        self._found_names = False  # once all are there they stay, and looking for them takes 50 us
         self._entry: CallbackEntry | None = None
         self._stance: contextlib.AbstractContextManager[None] | None = None
         self._recorder: GraphRecorder | KernelRecorder | None = None
@@ -62,10 +63,12 @@ class CompiledCapture:
         self._unloaded = not compiler_loaded()
         if self._unloaded:
             return  # nothing is compiled yet, and loading the compiler takes seconds
-        missing = missing_names(kernels=isinstance(self._mode, EnclosingMode))
-        if missing:
-            self._do_without(", ".join(missing))
-            return
+        if not self._found_names:
+            missing = missing_names(kernels=isinstance(self._mode, EnclosingMode))
+            if missing:
+                self._do_without(", ".join(missing))
+                return
+            self._found_names = True
         self._capture.coverage.notes.pop("torch.compile", None)
         self._prepare()
         assert self._backends is not None  # noqa: S101 - prepared

@@ -19,6 +19,9 @@ from msprobe.store.step_files import CONSTRUCT_FILE, DEBUG_FILE, DUMP_FILE
 from msprobe.store.step_folder import FILE_MODE
 from msprobe.store.tensor_files import TENSOR_FOLDER
 
+#: What the files of a folder hold that a process was killed over before their first line; the growing ones are closed.
+_WHERE_EMPTY = ((STACK_FILE, NOTHING[TAIL_OBJECT]), (COVERAGE_FILE, dumps_json({"complete": False}) + b"\n"))
+
 
 @dataclass(frozen=True, slots=True)
 class FolderReport:
@@ -105,6 +108,8 @@ def _recover_folder(folder: Path) -> FolderReport:
         if (folder / CONSTRUCT_FILE).is_file():
             cut += _close(folder / CONSTRUCT_FILE, TAIL_OBJECT, actions)[0]
         _assemble_stacks(folder, actions)
+        for name, content in _WHERE_EMPTY:
+            _fill(folder / name, content, actions)
     except DumpReadError as error:
         return FolderReport(folder, "damaged", 0, 0, (str(error),))
     _remove_temporaries(folder, actions)
@@ -113,11 +118,9 @@ def _recover_folder(folder: Path) -> FolderReport:
 
 def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     """Complete one growing object; return bytes cut and members kept."""
-    text = file.read_bytes()
-    if not text:  # the process was killed between making the file and its first line
-        file.write_bytes(NOTHING[tail])
-        actions.append(f"{file.name}: nothing had been written to it yet; made an empty one")
+    if _fill(file, NOTHING[tail], actions):
         return 0, 0
+    text = file.read_bytes()
     if not is_growing(text, tail):
         _check_foreign(file, text)
         return 0, 0
@@ -130,6 +133,15 @@ def _close(file: Path, tail: bytes, actions: list[str]) -> tuple[int, int]:
     cut = max(len(text) - len(fixed), 0)
     actions.append(f"{file.name}: closed after its last complete member")
     return cut, records
+
+
+def _fill(file: Path, content: bytes, actions: list[str]) -> bool:
+    """Write to a file that has nothing in it: its process was killed between making it and writing its first line."""
+    if not file.is_file() or file.is_symlink() or file.stat().st_size:
+        return False
+    file.write_bytes(content)
+    actions.append(f"{file.name}: nothing had been written to it yet; made an empty one")
+    return True
 
 
 def _check_foreign(file: Path, text: bytes) -> None:

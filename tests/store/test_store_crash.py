@@ -233,11 +233,16 @@ def test_recover_leaves_a_step_alone_that_a_living_process_writes(tmp_path: Path
 def test_a_process_that_was_killed_before_its_first_line_leaves_an_empty_dump(tmp_path: Path) -> None:
     folder = tmp_path / "step0" / "rank0"
     folder.mkdir(parents=True)
-    for name in ("dump.json", "construct.json"):
+    others = {"construct.json": {}, "stack.json": {}, "coverage.json": {"complete": False}}
+    for name in ("dump.json", *others):
         (folder / name).touch()
-    assert [report.state for report in recover(tmp_path).folders] == ["repaired"]
+    assert not read_dump(folder).complete
+    (report,) = recover(tmp_path).folders
+    assert (report.state, len(report.actions)) == ("repaired", 4)
     assert json.loads((folder / "dump.json").read_bytes())["data"] == {}
-    assert json.loads((folder / "construct.json").read_bytes()) == {}
+    for name, content in others.items():
+        assert json.loads((folder / name).read_bytes()) == content
+    assert not read_dump(folder).complete
     assert [report.state for report in recover(tmp_path).folders] == ["fine"]
 
 
