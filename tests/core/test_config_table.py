@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -119,22 +121,29 @@ def test_every_rule_about_combinations_speaks_up_in_the_table(monkeypatch: pytes
     assert spoken == {rule.check for rule in RULES}
 
 
-def test_files_that_cannot_be_read_word_for_word(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Folder with a short name: a long one, as pytest's can be, is cut in a message."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_files_that_cannot_be_read_word_for_word(short_path: Path) -> None:
     def text_of(path: Any) -> str:
         with pytest.raises(ConfigError) as caught:
             load_config(path)
-        return str(caught.value).replace(str(tmp_path), "DIR").replace(str(PACKAGED_CONFIG), "PACKAGED")
+        return str(caught.value).replace(str(short_path), "DIR").replace(str(PACKAGED_CONFIG), "PACKAGED")
 
-    (tmp_path / "latin.json").write_bytes(b'{\n"dump_path": "\xe4"}')
-    assert text_of(tmp_path / "none.json") == (
+    (short_path / "latin.json").write_bytes(b'{\n"dump_path": "\xe4"}')
+    assert text_of(short_path / "none.json") == (
         'config file DIR/none.json: 1 problem\n1. config_path = "DIR/none.json"\n'
         "    allowed: a readable JSON file (No such file or directory)\n    hint: `msprobe config new` writes one"
     )
-    assert text_of(tmp_path) == (
+    assert text_of(short_path) == (
         'config file DIR: 1 problem\n1. config_path = "DIR"\n'
         "    allowed: a readable JSON file (Is a directory)\n    hint: give the path of the JSON file itself"
     )
-    assert text_of(tmp_path / "latin.json") == (
+    assert text_of(short_path / "latin.json") == (
         'config file DIR/latin.json: 1 problem\n1. (encoding) (line 2, column 15) = "byte 0xe4"\n'
         "    allowed: text in UTF-8\n    hint: save the file with encoding UTF-8"
     )
