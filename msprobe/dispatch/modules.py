@@ -118,6 +118,10 @@ class ModuleHooks:
         """
         enter, leave = self._numbers
         for base, module in calls:
+            own = module.__dict__
+            if "register_forward_hook" in own or "register_forward_pre_hook" in own:  # replaced on this module alone
+                self._register(base, module)
+                continue
             before, after = self._hooks_of.get(module) or self._hooks_named(base, module)
             before.base = base
             pre_hooks, hooks, with_kwargs, always = _TABLES(module)
@@ -127,7 +131,7 @@ class ModuleHooks:
             hooks[leave] = after
 
     def _register(self, base: str, module: torch.nn.Module) -> None:
-        """Do the same for one module whose class has its own way of registration."""
+        """Do the same for one module that has a way of its own to register hooks."""
         before, after = self._hooks_named(base, module)
         self._handles += self._module_ids.register(
             (

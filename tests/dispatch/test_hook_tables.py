@@ -254,6 +254,25 @@ def test_a_class_that_registers_hooks_in_its_own_way_is_asked(debugger: Factory)
         assert names == [f"Module.{name}.forward.0" for name in ("0.Forwarding", "1.ReLU", "2.Refusing")]
 
 
+def test_a_module_whose_registration_was_replaced_is_asked(debugger: Factory) -> None:
+    tool = debugger(task="statistics", level="L0")
+    model = small_model()
+    asked = []
+    original = model[0].register_forward_hook
+
+    def register(hook: Any, **options: Any) -> RemovableHandle:
+        asked.append(hook)
+        return original(hook, **options)
+
+    model[0].register_forward_hook = register
+    for _ in range(2):
+        with tool.capture(model):
+            model(torch.ones(2, 4)).sum().backward()
+        assert leftovers([model]) == []
+    assert len(asked) == 2
+    assert "Module.0.Linear.forward.0" in dump_of(tool, 1).data
+
+
 class Marked(nn.Parameter):
     """A kind of parameter of the user's."""
 
