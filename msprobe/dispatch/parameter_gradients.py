@@ -47,24 +47,21 @@ class ParameterGradients(ParameterRecords):
         for base, module in found.calls:
             expected = 0
             for key, parameter in module._parameters.items():
-                if type(parameter) is Parameter:
-                    if not parameter.requires_grad:
-                        continue
-                    hooks = parameter._post_accumulate_grad_hooks
-                    if (
-                        hooks is not None
-                        and number not in hooks  # it is there if two modules share the parameter
-                        and parameter.grad_fn is None
-                        and getattr(parameter, "main_grad", None) is None
-                    ):  # what torch would do, without a handle, which holds the table weakly, too
-                        self._placed.append(ref(hooks))
-                        hooks[number] = _Accumulated(self, base, key)
-                        expected += 1
-                        continue
-                elif not _takes_gradients(parameter):
+                if not _takes_gradients(parameter):
                     continue
-                self._listen(parameter, _Accumulated(self, base, key))
                 expected += 1
+                hook = _Accumulated(self, base, key)
+                hooks = parameter._post_accumulate_grad_hooks if type(parameter) is Parameter else None
+                if (
+                    hooks is not None
+                    and number not in hooks  # it is there if two modules share the parameter
+                    and parameter.grad_fn is None
+                    and getattr(parameter, "main_grad", None) is None
+                ):  # what torch would do, without a handle, which holds the table weakly, too
+                    self._placed.append(ref(hooks))
+                    hooks[number] = hook
+                else:
+                    self._listen(parameter, hook)
             self._expected[base] = expected
 
     def _listen(self, parameter: torch.Tensor, hook: _Accumulated) -> None:
@@ -87,9 +84,7 @@ class ParameterGradients(ParameterRecords):
         unseen = 0
         for _, module in NamedModules(self._models).calls:
             for parameter in filter(_takes_gradients, module._parameters.values()):
-                placed = type(parameter) is Parameter and number in (parameter._post_accumulate_grad_hooks or ())
-                if not placed and not self._watches(parameter):
-                    unseen += 1
+                unseen += not self._watches(parameter)
         if unseen:
             self._capture.coverage.not_recorded["parameter was made, replaced or unfrozen after start()"] += unseen
         self._models = ()
@@ -105,9 +100,9 @@ class ParameterGradients(ParameterRecords):
         self.flush()
 
     def _watches(self, parameter: torch.Tensor) -> bool:
-        if id(parameter) in self._nodes:
-            return True
         hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        if self._number in hooks or id(parameter) in self._nodes:
+            return True
         return any(isinstance(hook, _Accumulated) and hook.gradients is self for hook in hooks.values())
 
     def accumulated(self, base: str, key: str, parameter: torch.Tensor) -> None:
