@@ -21,6 +21,7 @@ from mindspore_runs import LEVELS, MODELS, Case, Run, RunError, run_cases, run_p
 from parity_compare import Comparison, Context, checksums_in, compare_dumps
 from parity_dump import Dump
 from parity_report import explain, markdown, table
+from peer_python import add_peer_python
 from rich.console import Console
 
 BEGIN, END = "<!-- mindspore: made by tools/mindspore_parity.py -->\n", "<!-- /mindspore -->"
@@ -71,7 +72,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", required=True, help="interpreter of the environment of mindstudio-probe")
+    add_peer_python(parser)
     parser.add_argument("--case", default="all", help="a model, or the title of one case")
     parser.add_argument("--markdown", help="write the table to this file, between its marks")
     return parser.parse_args()

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from peer_python import add_peer_python
 
 from msprobe.pytorch import PrecisionDebugger
 
@@ -37,7 +38,7 @@ SECONDS = 120
 def main() -> int:
     """Compare, or be one of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", help="interpreter of the environment of mindstudio-probe")
+    add_peer_python(parser, required=False)
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 from checksum_cases import MODES
+from peer_python import add_peer_python
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parent / "tests" / "measure" / "peer_checksums.json"
@@ -30,7 +31,7 @@ RUN_LIMIT_S = 300
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", required=True, help="interpreter of the environment of mindstudio-probe")
+    add_peer_python(parser)
     parser.add_argument("--record", action="store_true", help=f"write the peer's values to {RECORDED.name}")
     options = parser.parse_args()
     peer = {mode: _run(options.peer_python, mode) for mode in MODES}

@@ -30,6 +30,7 @@ from parity_compare import Comparison, Context, checksums_in, compare_dumps
 from parity_report import explain, markdown, plain, table
 from parity_rules import DOCUMENTED
 from parity_runs import Run, RunError, run_cases, run_plain
+from peer_python import add_peer_python
 from rich.console import Console
 
 LIMITATIONS = Path(__file__).resolve().parent.parent / "docs" / "limitations.md"
@@ -63,7 +64,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", required=True, help="interpreter of the environment of mindstudio-probe")
+    add_peer_python(parser)
     parser.add_argument("--model", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--level", choices=(*LEVELS, "all"), default="all")
     parser.add_argument("--setting", choices=(*SETTINGS, "all"), default="all", help="changes to the config")

@@ -26,6 +26,7 @@ from typing import Any
 
 from parity_cases import Case
 from parity_runs import run_cases
+from peer_python import add_peer_python
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +53,7 @@ class NotReadError(RuntimeError):
 def main() -> int:
     """Run every check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", required=True, help="interpreter of the environment of mindstudio-probe")
+    add_peer_python(parser)
     python = parser.parse_args().peer_python
     table = Table("command", "dump", "result", title="what the peer's commands make of our dumps")
     failed = False
