@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
-from peer_python import add_peer_python  # noqa: E402
+from peer_python import add_peer_python
 
 
 def parsed(given: str) -> str:
