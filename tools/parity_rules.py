@@ -26,6 +26,7 @@ DOCUMENTED: dict[str, str] = {
     "late-checksum": "md5 is of the value at the time of the call, not of what is in its memory a moment later",
     "empty-checksum": "the XOR checksum of a tensor without elements is zero, not null",
     "scalar-checksum": "the XOR checksum of a 0-dim value is a checksum, not the value itself",
+    "compiler-frames": "frames of torch's compiler are left out of stacks, also where it is only switched off",
     "positional-type": "a positional dtype, device or other torch constant is encoded, not {}",
 }
 

@@ -295,6 +295,12 @@ def test_checkpointing_shifts_no_name_changes_no_value_and_keeps_the_module_tree
     assert None not in recomputed
 
 
+def test_a_checkpoint_puts_no_frame_of_the_compiler_that_it_switches_off_into_stacks(debugger: Factory) -> None:
+    stacks = checkpointed_run(debugger, "non_reentrant_checkpoint").stacks.values()
+    assert any("in checkpoint," in frame for stack in stacks for frame in stack)
+    assert not [frame for stack in stacks for frame in stack if "/torch/_dynamo/" in frame]
+
+
 def values_of(record: Any) -> Any:
     """A record without what differs by design: whether a tensor needs a gradient, and names of files."""
     if isinstance(record, dict):

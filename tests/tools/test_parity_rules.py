@@ -205,3 +205,16 @@ def test_a_checksum_may_be_that_of_a_later_value_but_no_other() -> None:
     ours = {**exponential(md5="11"), "Tensor.add_.0.forward": {"input_args": [], "output": [tensor(md5="22")]}}
     assert reasons(compared(ours, exponential(md5="22"))) == {"late-checksum"}
     assert compared(ours, exponential(md5="33")).of_kind("different")
+
+
+def test_a_stack_may_be_without_frames_of_the_compiler_but_without_no_other() -> None:
+    def dump(*frames: str) -> Dump:
+        stack = [f"File /env/site-packages/{frame}" for frame in frames]
+        return Dump(exponential(), {}, {"Torch.exp.0.forward": stack})
+
+    checkpoint = "torch/utils/checkpoint.py, line 519, in checkpoint, \n ret = function(*args, **kwargs)"
+    compiler = "torch/_dynamo/eval_frame.py, line 1446, in _fn, \n return fn(*args, **kwargs)"
+    peer = dump(checkpoint, compiler)
+    assert reasons(compare_dumps(dump(checkpoint), peer)) == {"compiler-frames"}
+    assert compare_dumps(dump(compiler), peer).of_kind("different")
+    assert compare_dumps(peer, dump(checkpoint)).of_kind("different")
